@@ -1,0 +1,176 @@
+"""Every error a user can meet, in one tree.
+
+    DeployerError                 1    a bug in deployer, if nothing below fits
+    ├── UsageError                2    the command line is wrong
+    ├── ConfigError               2    a file says something that cannot be
+    ├── ConsentRequired           2    something live would restart and nobody agreed
+    ├── Refused                   3    nothing was changed
+    │   ├── PreflightRefused      3    the host is not fit for it (all objections, not the first)
+    │   ├── ValidationRefused     3    the rendered unit is not what was meant
+    │   └── WorldMoved            3    the host changed since it was looked at
+    ├── LeaseHeld                 4    somebody else is changing this host
+    ├── LeaseLost                 4    somebody else took over while we worked
+    ├── CandidateFailed           5    the candidate failed; the previous live profile serves again
+    ├── NothingServing            6    nothing healthy is serving
+    ├── GateInconclusive          7    the measurement cannot tell; not promoted
+    ├── HostError                 8    the host cannot be reached, or its state is unknown
+    │   ├── HostUnreachable       8    no connection
+    │   ├── HostKeyRejected       8    the host's key is unknown or has changed
+    │   ├── AuthenticationFailed  8    the host does not accept us (SSH or sudo)
+    │   ├── ChannelLost           8    the connection broke while it was used
+    │   └── AgentError            8    the host's side could not do what it was asked
+    └── Interrupted             130    Ctrl-C
+
+Each class knows its exit code; an instance carries what happened, the phase it happened in, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class DeployerError(Exception):
+    """What happened, in one paragraph.
+
+    ``remedy`` says what to do, ``phase`` in which step or launch phase it happened, ``detail`` is data for ``--json``.
+    """
+
+    exit_code: ClassVar[int] = 1
+    outcome: ClassVar[str] = "refused"
+    default_remedy: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str | None = None,
+        phase: str | None = None,
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy or self.default_remedy
+        self.phase = phase
+        self.detail = detail or {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as it appears under ``error`` in a JSON document."""
+        return {
+            "kind": type(self).__name__,
+            "message": self.message,
+            "phase": self.phase,
+            "remedy": self.remedy,
+            "detail": self.detail,
+        }
+
+
+class UsageError(DeployerError):
+    """The command line is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(DeployerError):
+    """A configuration file says something that cannot be. The message names file, key path, what was found and what is allowed."""
+
+    exit_code = 2
+
+
+class ConsentRequired(DeployerError):
+    """Something live would restart and nobody agreed to it."""
+
+    exit_code = 2
+    default_remedy = "read the plan above, then run the command again with --yes"
+
+
+class Refused(DeployerError):
+    """Refused before anything was changed."""
+
+    exit_code = 3
+
+
+class PreflightRefused(Refused):
+    """The host is not fit for the profile. ``detail["objections"]`` holds all of them."""
+
+
+class ValidationRefused(Refused):
+    """systemd understands the rendered unit differently from what was meant."""
+
+
+class WorldMoved(Refused):
+    """The host is no longer what it was when it was looked at (compare-and-set failed)."""
+
+    default_remedy = "run `deployer plan` to see what changed, then apply again"
+
+
+class LeaseHeld(DeployerError):
+    """Somebody else holds the right to change this host."""
+
+    exit_code = 4
+    default_remedy = "wait until they are done (`deployer status` shows who it is and until when)"
+
+
+class LeaseLost(DeployerError):
+    """Somebody else took over this host while we were working; nothing of ours was written after that."""
+
+    exit_code = 4
+    default_remedy = "run `deployer status` to see who holds it and what is live"
+
+
+class CandidateFailed(DeployerError):
+    """The candidate failed; the previous live profile was restored and is healthy."""
+
+    exit_code = 5
+    outcome = "rolled_back"
+
+
+class NothingServing(DeployerError):
+    """Nothing healthy is serving."""
+
+    exit_code = 6
+    outcome = "down"
+
+
+class GateInconclusive(DeployerError):
+    """The benchmark cannot tell whether the candidate is good enough; it was not promoted and the live profile serves again."""
+
+    exit_code = 7
+    outcome = "inconclusive"
+
+
+class HostError(DeployerError):
+    """The host cannot be reached, or its state is unknown."""
+
+    exit_code = 8
+    default_remedy = "check the connection, then run `deployer status`"
+
+
+class HostUnreachable(HostError):
+    """No connection could be made within the time allowed."""
+
+
+class HostKeyRejected(HostError):
+    """The host's key is not known, or is not the one that is known."""
+
+
+class AuthenticationFailed(HostError):
+    """The host does not let us in, or not as root."""
+
+
+class ChannelLost(HostError):
+    """The connection broke while it was in use; what the host did meanwhile is not known."""
+
+
+class AgentError(HostError):
+    """The host's side could not do what it was asked. ``code`` is its word for it."""
+
+    def __init__(self, code: str, message: str, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        self.code = code
+
+
+class Interrupted(DeployerError):
+    """Ctrl-C. The message says what is serving."""
+
+    exit_code = 130
+    outcome = "interrupted"
