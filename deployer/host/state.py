@@ -1,0 +1,528 @@
+"""What the host's operations answer, as typed values. The shapes are those of ``docs/architecture.md``.
+
+Times are epoch seconds unless a name ends in ``_boottime``; sizes are bytes; a percentage is 0 to 100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who answers: the agent and the machine it runs on."""
+
+    schema: int
+    agent: str
+    python: str
+    uid: int
+    hostname: str
+    boot_id: str
+    systemd: int | None
+    now: float
+    now_boottime: float
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{name: data[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds (or held) a lease."""
+
+    user: str = ""
+    host: str = ""
+    pid: int = 0
+    command: str = ""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            user=str(data.get("user", "")),
+            host=str(data.get("host", "")),
+            pid=int(data.get("pid") or 0),
+            command=str(data.get("command", "")),
+        )
+
+    def as_json(self) -> Json:
+        return {"user": self.user, "host": self.host, "pid": self.pid, "command": self.command}
+
+    def __str__(self) -> str:
+        who = f"{self.user}@{self.host}" if self.host else self.user or "somebody"
+        return f"{who} ({self.command}, pid {self.pid})" if self.command else who
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The exclusive right to change a host, as the host records it. ``expires_in`` may be negative."""
+
+    generation: int
+    owner: Owner
+    service: str | None
+    reason: str
+    acquired: float
+    boot_id: str
+    expires_boottime: float
+    expires_in: float
+    valid: bool
+    state: str
+    """``held``, ``abandoned`` (the connection ended without farewell) or ``released``."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            generation=int(data["generation"]),
+            owner=Owner.from_json(data.get("owner") or {}),
+            service=data.get("service"),
+            reason=str(data.get("reason") or ""),
+            acquired=float(data.get("acquired") or 0.0),
+            boot_id=str(data.get("boot_id") or ""),
+            expires_boottime=float(data.get("expires_boottime") or 0.0),
+            expires_in=float(data.get("expires_in") or 0.0),
+            valid=bool(data.get("valid")),
+            state=str(data.get("state") or "released"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGrant:
+    """What ``lease.acquire`` answers. ``token`` proves ownership when the lease is reclaimed after a lost connection."""
+
+    generation: int
+    token: str
+    expires_in: float
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(int(data["generation"]), str(data["token"]), float(data["expires_in"]))
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFile:
+    """A live or candidate unit file. ``release`` is its ``[X-Deployer] Release=``, None in a file that has none."""
+
+    release: str | None
+    text: str
+    path: str
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data.get("release"), str(data["text"]), str(data["path"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change from one release to another that is under way (``from_`` is None at the first deployment)."""
+
+    from_: str | None
+    to: str
+    profile: str
+    step: str
+    grace: float
+    """Seconds an abandoned transition waits for an operator to come back."""
+    port: int
+    stop_timeout: float
+    gpus: tuple[int, ...] | None
+    boot_id: str
+    started: float
+    updated: float
+    raw: Json = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        gpus = data.get("gpus")
+        return cls(
+            from_=data.get("from"),
+            to=str(data["to"]),
+            profile=str(data.get("profile") or ""),
+            step=str(data.get("step") or ""),
+            grace=float(data.get("grace") or 0.0),
+            port=int(data.get("port") or 0),
+            stop_timeout=float(data.get("stop_timeout") or 0.0),
+            gpus=None if gpus is None else tuple(int(index) for index in gpus),
+            boot_id=str(data.get("boot_id") or ""),
+            started=float(data.get("started") or 0.0),
+            updated=float(data.get("updated") or 0.0),
+            raw=dict(data),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """systemd's view of the service's unit. The names are systemd's properties."""
+
+    active: str
+    sub: str
+    result: str
+    restarts: int
+    invocation_id: str
+    main_pid: int
+    exec_status: int
+    exec_code: int
+    load: str
+    file_state: str
+    fragment: str
+    drop_ins: tuple[str, ...]
+    active_since: float | None
+    inactive_since: float | None
+    changed: float | None
+    restart: str
+    needs_reload: bool
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            active=str(data.get("ActiveState") or "inactive"),
+            sub=str(data.get("SubState") or "dead"),
+            result=str(data.get("Result") or ""),
+            restarts=int(data.get("NRestarts") or 0),
+            invocation_id=str(data.get("InvocationID") or ""),
+            main_pid=int(data.get("MainPID") or 0),
+            exec_status=int(data.get("ExecMainStatus") or 0),
+            exec_code=int(data.get("ExecMainCode") or 0),
+            load=str(data.get("LoadState") or "not-found"),
+            file_state=str(data.get("UnitFileState") or ""),
+            fragment=str(data.get("FragmentPath") or ""),
+            drop_ins=tuple(data.get("DropInPaths") or ()),
+            active_since=data.get("ActiveEnterTimestamp"),
+            inactive_since=data.get("InactiveEnterTimestamp"),
+            changed=data.get("StateChangeTimestamp"),
+            restart=str(data.get("Restart") or ""),
+            needs_reload=bool(data.get("NeedDaemonReload")),
+        )
+
+    @property
+    def ok(self) -> bool:
+        """Running or on its way up."""
+        return self.active in ("active", "activating", "reloading")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The unit's main process as ``/proc`` shows it; ``release`` is ``DEPLOYER_RELEASE`` of its environment."""
+
+    pid: int
+    release: str | None
+    argv: tuple[str, ...]
+    started: float
+    pids: tuple[int, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            pid=int(data["pid"]),
+            release=data.get("release"),
+            argv=tuple(data.get("argv") or ()),
+            started=float(data.get("started") or 0.0),
+            pids=tuple(data.get("pids") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A TCP socket in LISTEN. ``pid`` is None where the owner cannot be seen."""
+
+    address: str
+    port: int
+    pid: int | None
+    comm: str | None
+    cgroup: str | None
+    unit: str | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            address=str(data["address"]),
+            port=int(data["port"]),
+            pid=data.get("pid"),
+            comm=data.get("comm"),
+            cgroup=data.get("cgroup"),
+            unit=data.get("unit"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. Memory in bytes, utilization in percent, power in watts; None where the driver does not say."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total: int
+    memory_used: int
+    utilization: float | None
+    power_w: float | None
+    power_limit_w: float | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            index=int(data["index"]),
+            uuid=str(data.get("uuid") or ""),
+            name=str(data.get("name") or ""),
+            memory_total=int(data.get("memory_total") or 0),
+            memory_used=int(data.get("memory_used") or 0),
+            utilization=data.get("utilization"),
+            power_w=data.get("power_w"),
+            power_limit_w=data.get("power_limit_w"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory on a GPU (``gpu`` is the GPU's index, or its UUID where the index is not known)."""
+
+    gpu: int | str
+    pid: int
+    memory: int | None
+    comm: str | None
+    cgroup: str | None
+    unit: str | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            gpu=data["gpu"],
+            pid=int(data["pid"]),
+            memory=data.get("memory"),
+            comm=data.get("comm"),
+            cgroup=data.get("cgroup"),
+            unit=data.get("unit"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """The engine's Python environment. Versions are read from metadata; None where the package is not installed."""
+
+    python: str
+    exists: bool
+    sglang: str | None
+    httpx: str | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(str(data["python"]), bool(data.get("exists")), data.get("sglang"), data.get("httpx"))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """The model's files on the host. ``fingerprint`` changes when files do; ``config`` is its ``config.json`` or None."""
+
+    path: str
+    exists: bool
+    bytes: int
+    files: int
+    fingerprint: str | None
+    config: Json | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            path=str(data["path"]),
+            exists=bool(data.get("exists")),
+            bytes=int(data.get("bytes") or 0),
+            files=int(data.get("files") or 0),
+            fingerprint=data.get("fingerprint"),
+            config=data.get("config"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """The guard unit of a service: systemd's ActiveState and Result."""
+
+    active: str
+    result: str
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(str(data.get("active") or "inactive"), str(data.get("result") or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """Everything the host knows about one service. ``releases`` are the manifests, by number."""
+
+    live: UnitFile | None
+    candidate: UnitFile | None
+    transition: Transition | None
+    unit: UnitState
+    running: Running | None
+    releases: tuple[Json, ...]
+    guard: GuardState
+    recover_enabled: bool
+    enabled: bool
+    listeners: tuple[Listener, ...]
+    shadows: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        live, candidate = data.get("live"), data.get("candidate")
+        transition, running = data.get("transition"), data.get("running")
+        return cls(
+            live=UnitFile.from_json(live) if live else None,
+            candidate=UnitFile.from_json(candidate) if candidate else None,
+            transition=Transition.from_json(transition) if transition else None,
+            unit=UnitState.from_json(data.get("unit") or {}),
+            running=Running.from_json(running) if running else None,
+            releases=tuple(data.get("releases") or ()),
+            guard=GuardState.from_json(data.get("guard") or {}),
+            recover_enabled=bool(data.get("recover_enabled")),
+            enabled=bool(data.get("enabled")),
+            listeners=tuple(Listener.from_json(item) for item in data.get("listeners") or ()),
+            shadows=tuple(data.get("shadows") or ()),
+        )
+
+    def manifest(self, release: str | None) -> Json | None:
+        """The manifest of a release by name, or None."""
+        return next((item for item in self.releases if item.get("release") == release), None)
+
+    @property
+    def next_number(self) -> int:
+        """The number the next release gets (0 is kept for an adopted unit)."""
+        return max((int(item.get("number") or 0) for item in self.releases), default=0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """What ``observe`` answers. ``gpus`` is None where there is no ``nvidia-smi`` or it was not asked for."""
+
+    boot_id: str
+    lease: Lease | None
+    services: dict[str, ServiceState]
+    gpus: tuple[Gpu, ...] | None
+    gpu_processes: tuple[GpuProcess, ...]
+    disk_free: int
+    engine: EngineFacts | None
+    model: ModelFacts | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        lease, gpus = data.get("lease"), data.get("gpus")
+        engine, model = data.get("engine"), data.get("model")
+        return cls(
+            boot_id=str(data["boot_id"]),
+            lease=Lease.from_json(lease) if lease else None,
+            services={name: ServiceState.from_json(item) for name, item in data["services"].items()},
+            gpus=None if gpus is None else tuple(Gpu.from_json(item) for item in gpus),
+            gpu_processes=tuple(GpuProcess.from_json(item) for item in data.get("gpu_processes") or ()),
+            disk_free=int(data.get("disk_free") or 0),
+            engine=EngineFacts.from_json(engine) if engine else None,
+            model=ModelFacts.from_json(model) if model else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFiles:
+    """What ``release.read`` answers; a file that does not exist is None."""
+
+    manifest: Json
+    files: dict[str, str | None]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(dict(data["manifest"]), dict(data.get("files") or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """One HTTP exchange made on the host itself."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+    seconds: float
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            int(data["status"]), dict(data.get("headers") or {}), str(data["body"]), float(data["seconds"])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """How systemd understands a unit text: ``systemd-analyze verify`` and what it reads back over D-Bus."""
+
+    verify_status: int
+    verify_lines: tuple[str, ...]
+    argv: tuple[str, ...]
+    properties: Json
+    load_error: str | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            verify_status=int(data["verify"]["status"]),
+            verify_lines=tuple(data["verify"]["lines"]),
+            argv=tuple(data.get("argv") or ()),
+            properties=dict(data.get("properties") or {}),
+            load_error=data.get("load_error"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What ``unit.stop`` answers. ``inflight`` is None where the server does not tell."""
+
+    seconds: float
+    inflight: int | None
+    killed: bool
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(float(data["seconds"]), data.get("inflight"), bool(data.get("killed")))
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What ``unit.start`` answers: what ``watch`` needs to follow this start and no other."""
+
+    invocation_id: str
+    cursor: str
+    started_boottime: float
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(str(data["invocation_id"]), str(data["cursor"]), float(data["started_boottime"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Converged:
+    """What ``converge`` answers. ``serving``: /health answered 200 from a process of the unit."""
+
+    live: str | None
+    actions: tuple[str, ...]
+    started: bool
+    invocation_id: str | None
+    cursor: str | None
+    serving: bool
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            live=data.get("live"),
+            actions=tuple(data.get("actions") or ()),
+            started=bool(data.get("started")),
+            invocation_id=data.get("invocation_id"),
+            cursor=data.get("cursor"),
+            serving=bool(data.get("serving")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What ``run`` answers: the exit status (negative: a signal) and the tail of stderr."""
+
+    status: int
+    stderr: str
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(int(data["status"]), str(data.get("stderr") or ""))
