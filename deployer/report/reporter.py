@@ -1,0 +1,72 @@
+"""What a running command tells its user: one small protocol, and the implementations that print."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+
+from deployer.deploy.model import STEP_TITLES, Step
+
+if TYPE_CHECKING:
+    from deployer.deploy.wait import WaitUpdate
+
+Json = dict[str, Any]
+
+
+class Reporter(Protocol):
+    """Receives what happens while a command works."""
+
+    def step(self, step: Step) -> None:
+        """A step begins."""
+
+    def done(self, text: str) -> None:
+        """The step that began last has ended well."""
+
+    def failed(self, text: str) -> None:
+        """The step that began last has failed."""
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+
+    def warn(self, text: str) -> None:
+        """Something the user should act on, though the command goes on."""
+
+    def launch(self, update: WaitUpdate) -> None:
+        """News of a launch under way."""
+
+    def progress(self, text: str) -> None:
+        """A passing word on long work (stopping, benchmarking)."""
+
+    def close(self) -> None:
+        """Take down whatever is still drawn."""
+
+
+class Silent:
+    """Says nothing; for `--json` without a terminal and for tests."""
+
+    def step(self, step: Step) -> None:
+        pass
+
+    def done(self, text: str) -> None:
+        pass
+
+    def failed(self, text: str) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
+        pass
+
+    def launch(self, update: WaitUpdate) -> None:
+        pass
+
+    def progress(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
