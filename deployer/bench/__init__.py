@@ -1,0 +1,1 @@
+"""The smoke benchmark: load, statistics, gate."""
