@@ -1,0 +1,302 @@
+"""`apply`: the steps from connecting to the recorded transition; what follows is `attempt`."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.config.profile import Profile
+from deployer.deploy.attempt import Attempt
+from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
+from deployer.deploy.plan import Plan, make_plan
+from deployer.deploy.preflight import notes, objections
+from deployer.deploy.restore import converge_and_prove
+from deployer.deploy.session import Session
+from deployer.errors import AgentError, PreflightRefused, ValidationRefused
+from deployer.host.state import HostState, ProbeReport, Transition
+from deployer.report.reporter import Reporter
+from deployer.units.bundle import build_bundle, comparable
+
+#: Shows the plan and returns whether to go on; raises ConsentRequired where nobody can be asked.
+Consent = Callable[[Plan], bool]
+
+
+def make_trial(
+    service: ServiceConfig, host: HostConfig, profile: Profile, observed: HostState, *, start_seconds: float | None = None
+) -> tuple[Trial, dict[str, Json]]:
+    """Render ``profile`` for the host as it was observed; returns the trial and the files to stage with it."""
+    state = observed.services[service.name]
+    number = state.next_number
+    release = f"{number:04d}-{profile.name}"
+    version = observed.engine.sglang if observed.engine else None
+    bundle = build_bundle(service, host, profile, version, release, start_seconds=start_seconds)
+    model = observed.model
+    bench = service.bench.model_dump() | profile.bench_overrides()
+    trial = Trial(
+        service=service.name,
+        release=release,
+        number=number,
+        profile=profile.name,
+        previous=state.live.release if state.live else None,
+        unit=bundle.unit,
+        candidate=bundle.candidate,
+        argv=tuple(bundle.argv),
+        environment=dict(bundle.environment),
+        restart_keys=dict(bundle.restart_keys),
+        requested=dict(bundle.requested),
+        sglang=version,
+        model={"path": service.model, "fingerprint": model.fingerprint if model else None},
+        bench=bench,
+        gate=service.gate | profile.gate,
+    )
+    return trial, dict(bundle.files)
+
+
+def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objection], list[str]]:
+    """Look, render and compare, without a lease and without changing anything."""
+    observed = session.observe(facts=True)
+    trial, _ = make_trial(session.service, session.host_config, profile, observed)
+    made = _plan(session, observed, trial)
+    return made, trial, objections(observed, session.host_config, session.service, trial), notes(observed, session.service)
+
+
+def _plan(session: Session, observed: HostState, trial: Trial) -> Plan:
+    state = observed.services[session.service.name]
+    healthy = state.running is not None and session.health().ok
+    return make_plan(state, trial, healthy=healthy, comparable=comparable)
+
+
+def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:
+    """Make ``profile`` live on the session's service, or leave the host as it was and say why."""
+    service = session.service
+    reporter.step(Step.LEASE)
+    session.acquire()
+    reporter.done(f"{session.host_config.name} is ours to change")
+    reporter.step(Step.OBSERVE)
+    observed = session.observe(facts=True)
+    state = observed.services[service.name]
+    live = state.live.release if state.live else None
+    reporter.done(f"live: {live or 'nothing yet'}; SGLang {_version(observed)}")
+    if state.transition is not None:
+        resumed = _leftover(session, state.transition, profile, reporter)
+        if resumed is not None:
+            return resumed
+        observed = session.observe(facts=True)
+        state = observed.services[service.name]
+
+    reporter.step(Step.PLAN)
+    trial, files = make_trial(service, session.host_config, profile, observed)
+    made = _plan(session, observed, trial)
+    if made.action == "nothing":
+        reporter.done(f"{profile.name} is live as {made.live} and healthy; nothing to change")
+        return Outcome(
+            outcome="unchanged",
+            service=service.name,
+            profile=profile.name,
+            release=made.live,
+            previous=trial.previous,
+            message=f"{profile.name} is live already as release {made.live} and healthy; nothing was changed",
+        )
+    reporter.done(_summary(made))
+    if made.action == "converge":
+        return _start_again(session, made, reporter)
+
+    reporter.step(Step.PREFLIGHT)
+    for note in notes(observed, service):
+        reporter.note(note)
+    against = objections(observed, session.host_config, service, trial)
+    if against:
+        raise preflight_error(against)
+    reporter.done("GPUs, port, engine, model and disk are fit")
+
+    stage(session, trial, files, reporter)
+    started = False
+    try:
+        reporter.step(Step.VALIDATE)
+        validate(session, trial, reporter)
+        reporter.step(Step.CONSENT)
+        if not consent(made):
+            return _refused(session, trial, made)
+        reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
+        started = True
+        begin(session, trial, reporter)
+    finally:
+        if not started:
+            session.client.release_update(service.name, trial.release, patch={"state": "abandoned"})
+    return Attempt(session, trial, reporter).run(Step.STOP)
+
+
+def _version(observed: HostState) -> str:
+    return (observed.engine.sglang if observed.engine else None) or "unknown"
+
+
+def _summary(made: Plan) -> str:
+    if made.action == "converge":
+        return f"{made.live} is live and equal, but not running as it should"
+    count = len(made.changes)
+    return f"{count} change{'' if count == 1 else 's'} against {made.live or 'nothing'}: a restart is needed"
+
+
+def preflight_error(against: list[Objection]) -> PreflightRefused:
+    """All objections as one error."""
+    lines = "\n".join(f"  - {item.message}\n    remedy: {item.remedy}" for item in against)
+    count = "one objection" if len(against) == 1 else f"{len(against)} objections"
+    return PreflightRefused(
+        f"the host is not fit for this profile ({count}); nothing was changed:\n{lines}",
+        phase=Step.PREFLIGHT,
+        remedy="remove the objections and apply again",
+        detail={"objections": [item.as_dict() for item in against]},
+    )
+
+
+def stage(session: Session, trial: Trial, files: dict[str, Json], reporter: Reporter) -> None:
+    """Put the release on the host: an unused folder until something refers to it."""
+    reporter.step(Step.STAGE)
+    path = session.client.stage(
+        trial.service,
+        trial.release,
+        files=files,
+        manifest=trial.manifest(created=time.time(), operator=f"{getpass.getuser()}@{socket.gethostname()}"),
+        user=session.service.user,
+    )
+    reporter.done(path)
+
+
+def validate(session: Session, trial: Trial, reporter: Reporter) -> None:
+    """Let the host's systemd read the unit, and refuse if it understands anything else than what was meant."""
+    reports = {"live": session.client.probe(trial.service, trial.unit)}
+    reports["candidate"] = session.client.probe(trial.service, trial.candidate)
+    problems = [f"{kind}: {text}" for kind, report in reports.items() for text in probe_problems(report, trial.argv)]
+    if problems:
+        raise ValidationRefused(
+            "the host's systemd does not understand the unit as it was meant; nothing was changed:\n"
+            + "\n".join(f"  - {text}" for text in problems),
+            phase=Step.VALIDATE,
+            remedy="if you use a template of your own, compare it with templates/sglang.service.j2",
+            detail={"problems": problems},
+        )
+    reporter.done(f"systemd reads back the same {len(trial.argv)} arguments")
+
+
+def probe_problems(report: ProbeReport, argv: tuple[str, ...]) -> list[str]:
+    """What is wrong with a unit by systemd's own account. Pure."""
+    problems = list(report.verify_lines)
+    if report.load_error:
+        problems.append(report.load_error)
+    elif report.argv != argv:
+        place = next(
+            (index for index, (read, meant) in enumerate(zip(report.argv, argv, strict=False)) if read != meant),
+            min(len(report.argv), len(argv)),
+        )
+        read = report.argv[place] if place < len(report.argv) else "(nothing)"
+        meant = argv[place] if place < len(argv) else "(nothing)"
+        problems.append(f"argument {place} reads back as {read!r}, meant was {meant!r}")
+    if not problems and report.verify_status != 0:
+        problems.append(f"systemd-analyze verify ended with status {report.verify_status}")
+    return problems
+
+
+def begin(session: Session, trial: Trial, reporter: Reporter, *, proven: bool = False) -> None:
+    """Write the intent to disk and start the guard: from here on the host finishes this by itself if we do not."""
+    reporter.step(Step.TRANSITION)
+    service = session.service
+    session.client.transition_begin(
+        service.name,
+        {
+            "from": trial.previous,
+            "to": trial.release,
+            "profile": trial.profile,
+            "step": str(Step.STOP),
+            "grace": service.deadlines.grace,
+            "port": service.port,
+            "address": service.bind,
+            "drain": service.deadlines.drain,
+            "stop_timeout": service.deadlines.stop,
+            "ready_timeout": service.deadlines.start,
+            "gpus": service.gpus,
+            "proven": proven,
+        },
+    )
+    if not proven:
+        session.client.release_update(service.name, trial.release, patch={"state": "candidate"})
+    reporter.done("recorded; the guard watches")
+
+
+def _refused(session: Session, trial: Trial, made: Plan) -> Outcome:
+    return Outcome(
+        outcome="refused",
+        service=trial.service,
+        profile=trial.profile,
+        release=trial.release,
+        previous=trial.previous,
+        exit_code=2,
+        message=f"nothing was changed; {made.live or 'nothing'} is live on {session.service.name}",
+    )
+
+
+def _start_again(session: Session, made: Plan, reporter: Reporter) -> Outcome:
+    """The live release is the one wanted but does not serve: converge, and prove it."""
+    reporter.step(Step.FINISH)
+    restored = converge_and_prove(session, reporter)
+    if restored.serving:
+        reporter.done(restored.message)
+    else:
+        reporter.failed(restored.message)
+    return Outcome(
+        outcome="live" if restored.serving else "down",
+        service=session.service.name,
+        profile=made.profile,
+        release=restored.live,
+        previous=made.live,
+        exit_code=0 if restored.serving else 6,
+        message=restored.message,
+    )
+
+
+def _leftover(session: Session, transition: Transition, profile: Profile, reporter: Reporter) -> Outcome | None:
+    """A transition that nobody finished: go on with it if it is the same profile's, else converge first."""
+    reporter.note(f"A change to {transition.to} was left at the step '{transition.step}'")
+    if transition.profile == profile.name and transition.step in RESUMABLE:
+        return resume_transition(session, transition, reporter)
+    converge_and_prove(session, reporter)
+    session.client.release_update(session.service.name, transition.to, patch={"state": "abandoned"})
+    session.client.transition_end(session.service.name)
+    return None
+
+
+def resume_transition(session: Session, transition: Transition, reporter: Reporter) -> Outcome:
+    """Go on with a transition in the step it is in. One that was being restored is restored."""
+    trial = read_trial(session, transition.to)
+    trial = replace(trial, previous=transition.from_)
+    if transition.step not in RESUMABLE:
+        restored = converge_and_prove(session, reporter)
+        session.client.transition_end(session.service.name)
+        return Outcome(
+            outcome="rolled_back" if restored.serving else "down",
+            service=trial.service,
+            profile=trial.profile,
+            release=trial.release,
+            previous=restored.live,
+            exit_code=5 if restored.serving else 6,
+            message=restored.message,
+        )
+    reporter.note(f"Going on with {trial.release} at the step '{transition.step}'")
+    proven = bool(transition.raw.get("proven"))
+    return Attempt(session, trial, reporter, benchmark=not proven).run(Step(transition.step))
+
+
+def read_trial(session: Session, release: str) -> Trial:
+    """A staged release as a trial, from the host."""
+    try:
+        read = session.client.release_read(session.service.name, release, ["unit", "unit.candidate"])
+    except AgentError as error:
+        raise AgentError(
+            error.code,
+            f"release {release} cannot be read on the host: {error.message}",
+            remedy="see `deployer history` for the releases that are there",
+        ) from error
+    return Trial.from_manifest(read.manifest, read.files["unit"] or "", read.files["unit.candidate"] or "")

@@ -1,0 +1,56 @@
+"""Following the host's long operations to their end, and their events in words."""
+
+from __future__ import annotations
+
+from deployer.deploy.model import Json
+from deployer.deploy.session import Session
+from deployer.host.protocol import Stream
+from deployer.report.reporter import Reporter
+
+
+def converge_arguments(session: Session) -> Json:
+    """What `converge` needs to know about a service."""
+    service = session.service
+    return {
+        "service": service.name,
+        "port": service.port,
+        "address": service.bind,
+        "drain": service.deadlines.drain,
+        "stop_timeout": service.deadlines.stop,
+        "ready_timeout": service.deadlines.start,
+        "gpus": service.gpus,
+        "start": True,
+    }
+
+
+def drain(stream: Stream, reporter: Reporter) -> Json:
+    """Follow a stream of `unit.stop` or `converge` to its end and return the answer."""
+    while True:
+        try:
+            event = stream.next(timeout=1.0)
+        except StopIteration:
+            result: Json = stream.result
+            return result
+        if event:
+            reporter.progress(describe_host_event(event))
+
+
+def describe_host_event(event: Json) -> str:
+    """One event of `unit.stop` or `converge` in words."""
+    if "action" in event:
+        return str(event["action"])
+    stage = event.get("stage")
+    if stage == "draining":
+        return f"draining: {event.get('inflight')} requests in flight"
+    if stage == "stopping":
+        return "asked it to stop (SIGTERM)"
+    if stage == "killing":
+        return "it did not stop in time; killing it (SIGKILL)"
+    holders = []
+    if event.get("pids"):
+        holders.append(f"{len(event['pids'])} processes")
+    if event.get("port"):
+        holders.append("the port")
+    if event.get("gpu_memory"):
+        holders.append(f"{event['gpu_memory'] / 1024**3:.1f} GiB of GPU memory")
+    return "waiting for " + (", ".join(holders) or "it") + " to be gone"

@@ -1,0 +1,237 @@
+"""What would change: desired against observed, as data. Pure: no host is asked here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deployer.deploy.model import Json, Trial
+from deployer.host.state import ServiceState
+
+#: Environment entries that name the release itself and so differ between equal releases.
+_OWN = frozenset({"DEPLOYER_RELEASE"})
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that differs. ``before`` or ``after`` is None where it appears or goes."""
+
+    kind: str
+    name: str
+    before: str | None
+    after: str | None
+    restart: bool = True
+
+    def as_dict(self) -> Json:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "before": self.before,
+            "after": self.after,
+            "restart": self.restart,
+        }
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"+ {self.name} {self.after}".rstrip()
+        if self.after is None:
+            return f"- {self.name} {self.before}".rstrip()
+        return f"~ {self.name} {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `apply` will do.
+
+    ``action``: ``nothing`` (live, healthy and equal), ``converge`` (equal, but not running as it should), ``deploy``.
+    ``downtime`` is in seconds, from this service's own earlier starts; None where there are none.
+    """
+
+    service: str
+    profile: str
+    action: str
+    live: str | None
+    release: str
+    changes: tuple[Change, ...]
+    unit_diff: str
+    interrupts: bool
+    downtime: float | None
+    downtime_basis: str
+
+    @property
+    def restart(self) -> bool:
+        """Whether the engine is started anew."""
+        return self.action != "nothing"
+
+    def as_dict(self) -> Json:
+        return {
+            "service": self.service,
+            "profile": self.profile,
+            "action": self.action,
+            "live": self.live,
+            "release": self.release,
+            "changes": [change.as_dict() for change in self.changes],
+            "unit_diff": self.unit_diff,
+            "restart": self.restart,
+            "interrupts_live": self.interrupts,
+            "expected_downtime_s": self.downtime,
+            "downtime_basis": self.downtime_basis,
+        }
+
+
+def grouped_arguments(argv: Sequence[str]) -> list[tuple[str, str]]:
+    """An engine's argv as (flag, value) pairs; a flag without a value has ``""``, words before the first flag none.
+
+    A word that starts with ``--`` begins a flag. What follows up to the next one is its value, joined by blanks.
+    """
+    pairs: list[tuple[str, list[str]]] = []
+    for word in argv:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            pairs.append((flag, [value] if equals else []))
+        elif pairs:
+            pairs[-1][1].append(word)
+        else:
+            pairs.append(("", [word]))
+    return [(flag, " ".join(words)) for flag, words in pairs]
+
+
+def argument_changes(before: Sequence[str], after: Sequence[str]) -> list[Change]:
+    """Argument by argument, in the new order, then what went away."""
+    old, new = _by_flag(before), _by_flag(after)
+    changes = [
+        Change("argument", flag or "command", old.get(flag), value)
+        for flag, value in new.items()
+        if old.get(flag) != value
+    ]
+    changes += [Change("argument", flag or "command", value, None) for flag, value in old.items() if flag not in new]
+    return changes
+
+
+def _by_flag(argv: Sequence[str]) -> dict[str, str]:
+    result: dict[str, str] = {}
+    for flag, value in grouped_arguments(argv):
+        result[flag] = f"{result[flag]} | {value}" if flag in result else value
+    return result
+
+
+def mapping_changes(kind: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+    """Key by key, sorted."""
+    keys = sorted((set(before) | set(after)) - _OWN)
+    return [
+        Change(kind, key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)
+    ]
+
+
+def trial_changes(live: Json | None, trial: Trial, comparable: Any) -> list[Change]:
+    """What differs between the live release's manifest and the trial in ways that need a restart.
+
+    ``comparable`` takes an argv and removes what names the release in it, so that equal releases compare equal.
+    """
+    if live is None:
+        return argument_changes([], comparable(trial.argv)) + mapping_changes("environment", {}, trial.environment)
+    changes = argument_changes(comparable(live.get("argv") or []), comparable(trial.argv))
+    changes += mapping_changes("environment", live.get("environment") or {}, trial.environment)
+    changes += mapping_changes("unit", live.get("restart_keys") or {}, trial.restart_keys)
+    if live.get("sglang") != trial.sglang:
+        changes.append(Change("engine", "sglang", live.get("sglang"), trial.sglang))
+    before, after = (live.get("model") or {}), trial.model
+    for key in ("path", "fingerprint"):
+        if before.get(key) != after.get(key):
+            changes.append(Change("model", key, before.get(key), after.get(key)))
+    return changes
+
+
+def unit_diff(before: str | None, after: str, *, before_name: str, after_name: str) -> str:
+    """A unified diff of two unit texts; empty when they are the same but for the release's own name."""
+    lines = difflib.unified_diff(
+        (before or "").splitlines(keepends=True), after.splitlines(keepends=True), before_name, after_name, n=2
+    )
+    return "".join(lines)
+
+
+def expected_downtime(
+    manifests: Iterable[Json], profile: str, stop_seconds: float = 5.0
+) -> tuple[float | None, str]:
+    """Seconds from stopping the old server to the candidate being ready, from the timelines of earlier releases."""
+    known = [
+        (str(item["profile"]), total)
+        for item in manifests
+        if (total := sum(float(phase.get("seconds") or 0.0) for phase in item.get("timeline") or ())) > 0
+        and item.get("was_live")
+    ]
+    same = [seconds for name, seconds in known if name == profile]
+    if same:
+        return same[-1] + stop_seconds, f"the last start of {profile}"
+    if known:
+        return known[-1][1] + stop_seconds, f"the last start of this service ({known[-1][0]})"
+    return None, "no earlier start of this service is on record"
+
+
+def make_plan(
+    state: ServiceState, trial: Trial, *, healthy: bool, comparable: Any, fingerprints: bool = True
+) -> Plan:
+    """Decide what an apply has to do. ``healthy``: the live server answers /health with 200 from its own unit."""
+    live_name = state.live.release if state.live else None
+    manifest = state.manifest(live_name)
+    changes = trial_changes(manifest, trial, comparable)
+    running = state.running.release if state.running else None
+    if changes or manifest is None:
+        action = "deploy"
+    elif healthy and running == live_name and state.unit.ok:
+        action = "nothing"
+    else:
+        action = "converge"
+    downtime, basis = expected_downtime(state.releases, trial.profile)
+    diff = ""
+    if action == "deploy":
+        diff = unit_diff(
+            state.live.text if state.live else None,
+            trial.unit,
+            before_name=f"live ({live_name})" if live_name else "nothing",
+            after_name=f"candidate ({trial.release})",
+        )
+    return Plan(
+        service=trial.service,
+        profile=trial.profile,
+        action=action,
+        live=live_name,
+        release=trial.release if action == "deploy" else (live_name or trial.release),
+        changes=tuple(changes),
+        unit_diff=diff,
+        interrupts=action != "nothing" and state.running is not None,
+        downtime=downtime,
+        downtime_basis=basis,
+    )
+
+
+def rollback_target(state: ServiceState, to: int | None) -> tuple[Json | None, str]:
+    """The release to go back to, or None and the reason why there is none.
+
+    Without ``to`` it is the release that the live one replaced (and, where that is gone, the next older one in the
+    chain), so that going back twice goes back further and never to and fro.
+    """
+    live_name = state.live.release if state.live else None
+    proven = {item["release"]: item for item in state.releases if item.get("was_live")}
+    if to is not None:
+        wanted = next((item for item in state.releases if item.get("number") == to), None)
+        offers = ", ".join(f"{item['number']} ({item['profile']})" for item in proven.values()) or "none"
+        if wanted is None:
+            return None, f"there is no release {to}; releases that were live: {offers}"
+        if not wanted.get("was_live"):
+            return None, f"release {to} ({wanted['profile']}) was never live; releases that were live: {offers}"
+        if wanted["release"] == live_name:
+            return None, f"release {to} ({wanted['profile']}) is live already"
+        return wanted, ""
+    if live_name is None:
+        return None, "nothing is live on this service, so there is nothing to go back from"
+    seen = {live_name}
+    name = (state.manifest(live_name) or {}).get("previous")
+    while name is not None and name not in seen:
+        if name in proven:
+            return proven[name], ""
+        seen.add(name)
+        name = (state.manifest(name) or {}).get("previous")
+    return None, f"{live_name} is the first release that went live here; there is nothing before it to go back to"

@@ -1,0 +1,211 @@
+"""Is the host fit for a profile? Pure: judges what was observed and returns every objection, not the first."""
+
+from __future__ import annotations
+
+from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.deploy.model import Objection, Trial
+from deployer.host.state import Gpu, HostState, ServiceState
+
+#: Memory in use on a GPU that nobody admits to and that is still no reason to refuse (driver, display), in bytes.
+_IDLE_GPU_MEMORY = 2 * 1024**3
+_MIN_DISK = 256 * 1024**2
+
+
+def unit_name(service: str) -> str:
+    """The systemd unit of a service."""
+    return f"sglang-{service}.service"
+
+
+def objections(
+    observed: HostState, host: HostConfig, service: ServiceConfig, trial: Trial | None
+) -> list[Objection]:
+    """All reasons against starting ``trial`` now. ``trial`` is None where it could not even be rendered."""
+    state = observed.services[service.name]
+    found = _engine(observed, service)
+    found += _model(observed, service)
+    found += _gpus(observed, host, service, state, trial)
+    found += _port(service, state)
+    found += _shadows(service, state)
+    if observed.disk_free < _MIN_DISK:
+        found.append(
+            Objection(
+                "disk-full",
+                f"{host.name}: only {observed.disk_free / 1e6:.0f} MB are free where releases are kept (/var/lib/deployer)",
+                "free some space; 256 MB are needed",
+            )
+        )
+    return found
+
+
+def _engine(observed: HostState, service: ServiceConfig) -> list[Objection]:
+    engine = observed.engine
+    if engine is None or not engine.exists:
+        return [
+            Objection(
+                "engine-missing",
+                f"there is no Python at {service.engine.python} on the host",
+                f"install SGLang there, or correct services.{service.name}.engine.python",
+            )
+        ]
+    if engine.sglang is None:
+        return [
+            Objection(
+                "sglang-missing",
+                f"{service.engine.python} has no SGLang installed",
+                f"install SGLang in that environment, or correct services.{service.name}.engine.python",
+            )
+        ]
+    return []
+
+
+def _model(observed: HostState, service: ServiceConfig) -> list[Objection]:
+    model = observed.model
+    if not service.model.startswith("/"):
+        return []  # a hub id: SGLang downloads it, which `notes` says
+    if model is None or not model.exists:
+        return [
+            Objection(
+                "model-missing",
+                f"there is no model at {service.model} on the host",
+                f"put the checkpoint there, or correct services.{service.name}.model",
+            )
+        ]
+    if model.config is None:
+        return [
+            Objection(
+                "model-config-missing",
+                f"{service.model} has no readable config.json",
+                "is it a complete checkpoint? Copy it again",
+            )
+        ]
+    return []
+
+
+def _gpus(
+    observed: HostState, host: HostConfig, service: ServiceConfig, state: ServiceState, trial: Trial | None
+) -> list[Objection]:
+    if observed.gpus is None:
+        return [
+            Objection(
+                "no-gpus",
+                f"nvidia-smi does not answer on {host.name}",
+                "install the NVIDIA driver, or say gpus = 0 for this host in the inventory",
+            )
+        ] if host.gpus != 0 else []
+    by_index: dict[int, Gpu] = {gpu.index: gpu for gpu in observed.gpus}
+    wanted = list(service.gpus) if service.gpus is not None else sorted(by_index)
+    found = []
+    missing = [index for index in wanted if index not in by_index]
+    if missing:
+        found.append(
+            Objection(
+                "gpu-missing",
+                f"GPU {', '.join(map(str, missing))} is not there; {host.name} shows {len(by_index)} "
+                f"({', '.join(map(str, sorted(by_index)))})",
+                "see `nvidia-smi -L` and `dmesg | grep Xid` on the host",
+            )
+        )
+    needed = _world_size(trial)
+    if needed > len(wanted):
+        found.append(
+            Objection(
+                "too-few-gpus",
+                f"profile {trial.profile if trial else '?'} needs {needed} GPUs (tp x pp x dp), the service has {len(wanted)}",
+                f"use a smaller profile, or give services.{service.name}.gpus more of them",
+            )
+        )
+    own = set(state.running.pids) if state.running else set()
+    unit = unit_name(service.name)
+    held: dict[int, int] = dict.fromkeys(wanted, 0)
+    for process in observed.gpu_processes:
+        if process.gpu not in held:
+            continue
+        held[int(process.gpu)] += process.memory or 0
+        if process.pid in own or process.unit == unit:
+            continue
+        who = f"{process.comm or 'a process'} (pid {process.pid}{', ' + process.unit if process.unit else ''})"
+        amount = f" {process.memory / 1024**3:.1f} GiB" if process.memory else " memory"
+        found.append(
+            Objection(
+                "gpu-held",
+                f"GPU {process.gpu} is in use: {who} holds{amount}",
+                f"stop it on the host (`kill {process.pid}`), or give the service other GPUs",
+            )
+        )
+    for index in wanted:
+        gpu = by_index.get(index)
+        if gpu and gpu.memory_used - held[index] > _IDLE_GPU_MEMORY:
+            found.append(
+                Objection(
+                    "gpu-memory-unaccounted",
+                    f"GPU {index} has {(gpu.memory_used - held[index]) / 1024**3:.1f} GiB in use that belong to no process",
+                    "a process that died badly may still hold it; `nvidia-smi --gpu-reset` or a reboot frees it",
+                )
+            )
+    return found
+
+
+def _world_size(trial: Trial | None) -> int:
+    if trial is None:
+        return 0
+    size = 1
+    for name in ("tp_size", "pp_size"):
+        size *= int(trial.requested.get(name) or 1)
+    return size
+
+
+def _port(service: ServiceConfig, state: ServiceState) -> list[Objection]:
+    unit = unit_name(service.name)
+    own = set(state.running.pids) if state.running else set()
+    found = []
+    for listener in state.listeners:
+        if listener.unit == unit or (listener.pid is not None and listener.pid in own):
+            continue
+        if not _overlaps(listener.address, service.bind):
+            continue
+        who = f"{listener.comm or 'a process'} (pid {listener.pid}{', ' + listener.unit if listener.unit else ''})"
+        if listener.pid is None:
+            who = "a process that cannot be seen from here"
+        found.append(
+            Objection(
+                "port-taken",
+                f"port {service.port} is already answered by {who} on {listener.address}",
+                "stop it, or give the service another port; SGLang would load the whole model and then hang",
+            )
+        )
+    return found
+
+
+def _overlaps(listening: str, wanted: str) -> bool:
+    wildcard = {"0.0.0.0", "::", "*", ""}
+    return listening in wildcard or wanted in wildcard or listening == wanted
+
+
+def _shadows(service: ServiceConfig, state: ServiceState) -> list[Objection]:
+    found = []
+    unit = unit_name(service.name)
+    for path in state.shadows:
+        if path.endswith(".conf"):
+            continue  # a drop-in changes the unit without replacing it: reported as drift, not refused
+        found.append(
+            Objection(
+                "unit-shadowed",
+                f"{path} outranks deployer's {unit}, so the candidate would never run",
+                f"move it away (a mask goes with `systemctl unmask {unit}`), then run `systemctl daemon-reload`",
+            )
+        )
+    if state.unit.load == "masked" and not found:
+        found.append(
+            Objection("unit-masked", f"{unit} is masked", f"run `systemctl unmask {unit}` on the host")
+        )
+    return found
+
+
+def notes(observed: HostState, service: ServiceConfig) -> list[str]:
+    """Things worth saying that are no objection."""
+    said = []
+    if not service.model.startswith("/"):
+        said.append(f"{service.model} is a hub id: SGLang will download it to the host before it loads")
+    state = observed.services[service.name]
+    said += [f"a drop-in changes the unit: {path}" for path in state.shadows if path.endswith(".conf")]
+    return said

@@ -1,0 +1,82 @@
+"""The way back: keep the evidence, converge to the live release, prove that it is healthy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deployer.deploy.following import converge_arguments, drain
+from deployer.deploy.model import Json, Trial
+from deployer.deploy.session import Session
+from deployer.deploy.wait import wait_ready
+from deployer.errors import AgentError, ChannelLost, LeaseLost
+from deployer.report.reporter import Reporter
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What serves after a restoration. ``live`` is None where no release was ever live."""
+
+    live: str | None
+    serving: bool
+    message: str
+
+
+def restore(
+    session: Session, trial: Trial, reporter: Reporter, failure: Json, state: str, timeline: list[Json]
+) -> Restored:
+    """Undo a trial. May be called again after a lost connection: every part looks before it acts."""
+    client = session.client
+    client.transition_step(trial.service, "restore")
+    keep_evidence(session, trial, failure, state, timeline)
+    restored = converge_and_prove(session, reporter)
+    client.transition_end(trial.service)
+    return restored
+
+
+def keep_evidence(session: Session, trial: Trial, failure: Json, state: str, timeline: list[Json]) -> None:
+    """Write what happened into the release. A release that cannot be written must not stop the way back."""
+    patch: Json = {"state": state, "failure": failure}
+    if timeline:
+        patch["timeline"] = timeline
+    try:
+        session.client.release_update(
+            trial.service,
+            trial.release,
+            patch=patch,
+            files={"log.txt": "\n".join(failure.get("log_tail") or []) + "\n"},
+        )
+    except (ChannelLost, LeaseLost):
+        raise
+    except AgentError as error:
+        failure["evidence_lost"] = error.message
+
+
+def converge_and_prove(session: Session, reporter: Reporter) -> Restored:
+    """Make the host equal to its live release and prove it with /health and one generation of our own."""
+    state = session.state()
+    live = state.live.release if state.live else None
+    reporter.note(f"Going back to {live}" if live else "No release is live here: stopping the candidate")
+    try:
+        with session.client.converge(**converge_arguments(session)) as stream:
+            answer = drain(stream, reporter)
+    except AgentError as error:
+        return Restored(live, False, f"the host could not be made equal to {live or 'its state before'}: {error.message}")
+    if live is None:
+        return Restored(None, False, "nothing is serving: no release was ever live on this service")
+    if not answer.get("invocation_id"):
+        return Restored(live, False, f"{live} is live on disk but is not running")
+    result = wait_ready(
+        session.client.host,
+        service=session.service.name,
+        port=session.service.port,
+        address=session.service.bind,
+        started={"invocation_id": answer["invocation_id"], "cursor": answer.get("cursor")},
+        stall=session.service.deadlines.stall,
+        deadline=session.service.deadlines.start,
+        on_update=reporter.launch,
+        api_key=session.api_key,
+    )
+    if not result.ready:
+        cause = result.failure.cause if result.failure else "it did not become ready"
+        return Restored(live, False, f"{live} was started again but does not serve: {cause}")
+    return Restored(live, True, f"{live} is serving again and healthy")

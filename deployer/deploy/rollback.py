@@ -1,0 +1,125 @@
+"""`rollback`, `resume` and `converge`: the ways back, and the way on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from deployer.deploy.apply import Consent, begin, preflight_error, read_trial, resume_transition, validate
+from deployer.deploy.attempt import Attempt
+from deployer.deploy.model import Outcome, Step
+from deployer.deploy.plan import make_plan, rollback_target
+from deployer.deploy.preflight import objections
+from deployer.deploy.restore import Restored, converge_and_prove
+from deployer.deploy.session import Session
+from deployer.errors import Refused
+from deployer.report.reporter import Reporter
+from deployer.units.bundle import comparable
+
+
+def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int | None = None) -> Outcome:
+    """Put a release that was live before back in its place: started and verified like a candidate, then promoted.
+
+    It was measured when it first went live, so it is not benchmarked again. If it does not come up, the release that
+    is live now is restored.
+    """
+    service = session.service
+    reporter.step(Step.LEASE)
+    session.acquire()
+    reporter.done(f"{session.host_config.name} is ours to change")
+    reporter.step(Step.OBSERVE)
+    observed = session.observe(facts=True)
+    state = observed.services[service.name]
+    if state.transition is not None:
+        reporter.note(f"A change to {state.transition.to} was left unfinished; finishing it first")
+        _settle(session, reporter, state.transition.to)
+        observed = session.observe(facts=True)
+        state = observed.services[service.name]
+    live = state.live.release if state.live else None
+    reporter.done(f"live: {live or 'nothing'}")
+
+    reporter.step(Step.PLAN)
+    target, why_not = rollback_target(state, to)
+    if target is None:
+        raise Refused(
+            f"cannot roll back {service.name}: {why_not}; nothing was changed",
+            phase=Step.PLAN,
+            remedy="`deployer history` lists the releases and which of them were live",
+        )
+    trial = replace(read_trial(session, target["release"]), previous=target.get("previous"))
+    made = make_plan(
+        state, trial, healthy=state.running is not None and session.health().ok, comparable=comparable
+    )
+    reporter.done(f"back to {trial.release} ({trial.profile})")
+
+    reporter.step(Step.PREFLIGHT)
+    against = objections(observed, session.host_config, service, trial)
+    if against:
+        raise preflight_error(against)
+    reporter.done("GPUs, port, engine, model and disk are fit")
+    reporter.step(Step.VALIDATE)
+    validate(session, trial, reporter)
+    reporter.step(Step.CONSENT)
+    if not consent(replace(made, action="deploy", release=trial.release, interrupts=state.running is not None)):
+        return Outcome(
+            outcome="refused",
+            service=service.name,
+            profile=trial.profile,
+            release=trial.release,
+            previous=live,
+            exit_code=2,
+            message=f"nothing was changed; {live} is live on {service.name}",
+        )
+    reporter.done("agreed")
+    begin(session, replace(trial, previous=live), reporter, proven=True)
+    outcome = Attempt(session, trial, reporter, benchmark=False).run(Step.STOP)
+    if outcome.outcome == "live":
+        outcome.message = f"rolled back: {trial.profile} is live on {service.name} again as release {trial.release}"
+        outcome.previous = live
+    return outcome
+
+
+def resume(session: Session, reporter: Reporter) -> Outcome:
+    """Go on with a change that an operator left, in the step it is in."""
+    service = session.service
+    reporter.step(Step.LEASE)
+    session.acquire()
+    reporter.done(f"{session.host_config.name} is ours to change")
+    state = session.state()
+    if state.transition is None:
+        live = state.live.release if state.live else None
+        raise Refused(
+            f"no change is under way on {service.name}, so there is nothing to resume; {live or 'nothing'} is live",
+            remedy="`deployer apply PROFILE` begins one",
+        )
+    return resume_transition(session, state.transition, reporter)
+
+
+def converge(session: Session, reporter: Reporter) -> Outcome:
+    """Make the host equal to its live release and prove that it serves; ends a change that was left unfinished."""
+    service = session.service
+    reporter.step(Step.LEASE)
+    session.acquire()
+    reporter.done(f"{session.host_config.name} is ours to change")
+    reporter.step(Step.FINISH)
+    state = session.state()
+    restored = _settle(session, reporter, state.transition.to if state.transition else None)
+    profile = (state.manifest(restored.live) or {}).get("profile")
+    (reporter.done if restored.serving else reporter.failed)(restored.message)
+    return Outcome(
+        outcome="live" if restored.serving else "down",
+        service=service.name,
+        profile=profile,
+        release=restored.live,
+        previous=restored.live,
+        exit_code=0 if restored.serving else 6,
+        message=restored.message,
+    )
+
+
+def _settle(session: Session, reporter: Reporter, unfinished: str | None) -> Restored:
+    restored = converge_and_prove(session, reporter)
+    if unfinished is not None:
+        if unfinished != restored.live:
+            session.client.release_update(session.service.name, unfinished, patch={"state": "abandoned"})
+        session.client.transition_end(session.service.name)
+    return restored

@@ -1,0 +1,185 @@
+"""A connection to one host on behalf of one service: observing, the lease with its heartbeat, reconnecting."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.deploy.preflight import unit_name
+from deployer.errors import AgentError, ChannelLost, DeployerError, HostError, HostUnreachable, LeaseHeld, LeaseLost
+from deployer.host.client import Heartbeat, HostClient
+from deployer.host.protocol import Host
+from deployer.host.state import HostState, LeaseGrant, ServiceState
+
+#: SGLang answers /health after at least 1 s and gives up on itself after 20 s.
+HEALTH_TIMEOUT = 22.0
+
+Connector = Callable[[HostConfig], Host]
+
+
+@dataclass(frozen=True)
+class Health:
+    """What the service's /health answered, asked on the host itself. ``ours``: by a process of the service's unit."""
+
+    ok: bool
+    status: str
+    seconds: float
+    ours: bool = True
+
+
+class Session:
+    """One service on one connected host. Opens on entry; on exit gives the lease back and closes."""
+
+    def __init__(self, service: ServiceConfig, host_config: HostConfig, connect: Connector, *, command: str) -> None:
+        self.service = service
+        self.host_config = host_config
+        self.command = command
+        self._connect = connect
+        self._heartbeat: Heartbeat | None = None
+        self._grant: LeaseGrant | None = None
+        self.client: HostClient = None  # type: ignore[assignment]  # set by open(), before anything else is called
+        self._api_key: str | None = None
+
+    def open(self) -> Self:
+        """Connect. HostError where that fails."""
+        self.client = HostClient(self._connect(self.host_config))
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, *, bye: bool = True) -> None:
+        """Give the lease back and close; without ``bye`` leave it as if this process had died (grace begins)."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
+        if self.client is not None:
+            self.client.close(bye=bye)
+
+    @property
+    def unit(self) -> str:
+        return unit_name(self.service.name)
+
+    @property
+    def api_key(self) -> str | None:
+        """The service's API key, resolved once on the operator's side."""
+        if self._api_key is None and self.service.api_key is not None:
+            self._api_key = self.service.api_key.resolve()
+        return self._api_key
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def observe(self, *, facts: bool = False) -> HostState:
+        """The host as it is now; with ``facts`` the engine's environment, the model and the GPUs too."""
+        service = self.service
+        return self.client.observe(
+            {service.name: service.port},
+            engine=service.engine.python if facts else None,
+            model=service.model if facts and service.model.startswith("/") else None,
+            gpus=facts,
+        )
+
+    def state(self) -> ServiceState:
+        """The service's part of `observe`."""
+        return self.observe().services[self.service.name]
+
+    def health(self, timeout: float = HEALTH_TIMEOUT) -> Health:
+        """Ask /health on the host, once, and see whether it is our unit that answers."""
+        started = time.monotonic()
+        try:
+            answer = self.client.http(
+                "GET", "/health", port=self.service.port, address=self.service.bind, timeout=timeout
+            )
+        except AgentError as error:
+            if error.code != "http":
+                raise
+            return Health(False, str(error.detail.get("state") or "refused"), time.monotonic() - started)
+        listeners = [
+            item for item in self.client.listeners(self.service.port) if item.address in (self.service.bind, "0.0.0.0", "::")
+        ]
+        ours = any(item.unit == self.unit for item in listeners)
+        return Health(answer.status == 200 and ours, str(answer.status), answer.seconds, ours)
+
+    # -- the lease ----------------------------------------------------------------------------------------------
+
+    def acquire(self, *, wait: float = 0.0) -> None:
+        """Take the lease and keep it alive. LeaseHeld where somebody else has it."""
+        self._grant = self._acquire(reclaim=False, wait=wait)
+        self._beat()
+
+    def _acquire(self, *, reclaim: bool, wait: float = 0.0) -> LeaseGrant:
+        return self.client.lease_acquire(
+            owner={
+                "user": getpass.getuser(),
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "command": self.command,
+            },
+            service=self.service.name,
+            reason=self.command,
+            ttl=self.service.deadlines.lease,
+            reclaim=self._grant if reclaim else None,
+            wait=wait,
+        )
+
+    def _beat(self) -> None:
+        self._heartbeat = Heartbeat(self.client, self.service.deadlines.lease)
+        self._heartbeat.start()
+
+    def reconnect(self, on_try: Callable[[str], None]) -> None:
+        """After a lost connection: connect again and take our lease back, until the grace ends.
+
+        Raises HostUnreachable when the grace is over, LeaseHeld or LeaseLost when somebody else (or the guard) has
+        taken over meanwhile.
+        """
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
+        self._drop()
+        limit = self.service.deadlines.grace + self.service.deadlines.lease
+        retrying = Retrying(
+            retry=retry_if_exception_type(HostError),
+            stop=stop_after_delay(limit),
+            wait=wait_exponential_jitter(initial=0.5, max=5.0),
+            before_sleep=lambda retry: on_try(
+                f"connection lost; trying again ({retry.seconds_since_start:.0f} s of {limit:.0f} s)"
+            ),
+            reraise=True,
+        )
+        try:
+            retrying(self._reopen)
+        except (LeaseHeld, LeaseLost):
+            raise
+        except DeployerError as error:
+            raise HostUnreachable(
+                f"{self.host_config.name} could not be reached again within {limit:.0f} s ({error.message}); "
+                "its guard restores the last live release by itself",
+                remedy="run `deployer status` when the host can be reached again",
+            ) from error
+
+    def _reopen(self) -> None:
+        self._drop()
+        self.open()
+        if self._grant is not None:
+            self._grant = self._acquire(reclaim=True, wait=2.0)
+            self._beat()
+
+    def _drop(self) -> None:
+        try:
+            self.client.close(bye=False)
+        except ChannelLost:
+            pass  # it was lost already, which is why we are here

@@ -1,0 +1,159 @@
+"""`status` and `history`: what is live, is it healthy, how fast is it, and what was tried before. The shaping is pure."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from deployer.deploy.model import Json
+from deployer.deploy.session import Health, Session
+from deployer.host.state import HostState, ServiceState
+
+
+def status(session: Session) -> Json:
+    """The service's status document (its shape is a contract; see docs/cli.md)."""
+    observed = session.observe(facts=True)
+    state = observed.services[session.service.name]
+    health = session.health() if state.listeners else Health(False, "refused", 0.0)
+    stored = None
+    if state.live and state.live.release:
+        stored = session.client.release_read(session.service.name, state.live.release, ["unit"]).files.get("unit")
+    return status_document(session.service.name, session.host_config.name, observed, health, stored, now=time.time())
+
+
+def status_document(
+    service: str, host: str, observed: HostState, health: Health, stored_unit: str | None, *, now: float
+) -> Json:
+    """Shape what was observed into the status document."""
+    state = observed.services[service]
+    live = live_document(state)
+    lease = observed.lease
+    entry: Json = {
+        "host": host,
+        "live": live,
+        "candidate": _candidate(state),
+        "transition": _transition(state, now),
+        "unit": {
+            "name": f"sglang-{service}.service",
+            "active": state.unit.active,
+            "sub": state.unit.sub,
+            "result": state.unit.result,
+            "restarts": state.unit.restarts,
+            "since": state.unit.active_since,
+            "running": state.running.release if state.running else None,
+        },
+        "health": {"ok": health.ok, "status": health.status, "seconds": round(health.seconds, 3)},
+        "lease": None
+        if lease is None or not lease.valid
+        else {
+            "owner": str(lease.owner),
+            "service": lease.service,
+            "reason": lease.reason,
+            "since": lease.acquired,
+            "expires_in": round(lease.expires_in, 1),
+        },
+        "guard": state.guard.active,
+        "drift": drift(service, state, stored_unit),
+        "gpus": [
+            {
+                "index": gpu.index,
+                "name": gpu.name,
+                "memory_used": gpu.memory_used,
+                "memory_total": gpu.memory_total,
+                "utilization": gpu.utilization,
+                "power_w": gpu.power_w,
+                "power_limit_w": gpu.power_limit_w,
+            }
+            for gpu in observed.gpus or ()
+        ],
+    }
+    return {"service": service, "hosts": [entry], "ok": bool(live) and health.ok and state.transition is None}
+
+
+def live_document(state: ServiceState) -> Json | None:
+    """The live release: what it is, since when, and how fast it was when it was proven."""
+    if state.live is None:
+        return None
+    manifest = state.manifest(state.live.release) or {}
+    return {
+        "release": state.live.release,
+        "profile": manifest.get("profile"),
+        "since": manifest.get("promoted"),
+        "sglang": manifest.get("sglang"),
+        "bench": manifest.get("bench_summary"),
+    }
+
+
+def _candidate(state: ServiceState) -> Json | None:
+    if state.candidate is None:
+        return None
+    manifest = state.manifest(state.candidate.release) or {}
+    return {"release": state.candidate.release, "profile": manifest.get("profile")}
+
+
+def _transition(state: ServiceState, now: float) -> Json | None:
+    transition = state.transition
+    if transition is None:
+        return None
+    return {
+        "from": transition.from_,
+        "to": transition.to,
+        "profile": transition.profile,
+        "step": transition.step,
+        "seconds": round(max(0.0, now - transition.started), 1),
+        "grace": transition.grace,
+    }
+
+
+def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[str]:
+    """In what the host differs from its live release, in words."""
+    found = [f"{path} changes or replaces the unit" for path in state.shadows]
+    live = state.live.release if state.live else None
+    if state.live and stored_unit is not None and state.live.text != stored_unit:
+        found.append(f"{state.live.path} was edited by hand: it differs from the unit kept in release {live}")
+    if state.transition is None:
+        if state.candidate is not None:
+            found.append(f"a candidate unit is left at {state.candidate.path} without a change under way")
+        if live and state.running and state.running.release != live:
+            found.append(f"{state.running.release or 'an unknown release'} is running while {live} is live")
+        if live and state.running is None:
+            how = "failed" if state.unit.active == "failed" else "stopped"
+            found.append(f"the live service is {how} ({state.unit.result or 'no result'})")
+        if live and not state.enabled:
+            found.append(f"sglang-{service}.service is not enabled: it will not start at boot")
+        if state.unit.needs_reload:
+            found.append("systemd has not read the unit files since they changed (daemon-reload)")
+    if state.unit.restarts:
+        found.append(f"the service restarted {state.unit.restarts} times since it was started")
+    return found
+
+
+def history_document(service: str, state: ServiceState) -> Json:
+    """All releases of a service, the newest first."""
+    live = state.live.release if state.live else None
+    keys = (
+        "release",
+        "number",
+        "profile",
+        "state",
+        "was_live",
+        "previous",
+        "created",
+        "promoted",
+        "operator",
+        "sglang",
+        "verdict",
+        "failure",
+        "bench_summary",
+        "timeline",
+    )
+    releases: list[dict[str, Any]] = []
+    for manifest in reversed(state.releases):
+        entry = {key: manifest.get(key) for key in keys}
+        entry["live"] = manifest.get("release") == live
+        if entry["live"]:
+            entry["state"] = "live"
+        elif entry["state"] == "live":
+            entry["state"] = "superseded"
+        releases.append(entry)
+    return {"service": service, "live": live, "releases": releases}
