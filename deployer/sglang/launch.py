@@ -1,0 +1,373 @@
+"""How far a launch is, read from the server's log. Pure: text in, `LaunchState` out.
+
+Two dialects are known, that of SGLang up to 0.5.12 and that of 0.5.23; they may be mixed, and any line may be missing.
+Ranks log side by side, progress bars have no prefix, arrive in pieces that end in a carriage return, and may be glued
+to each other and to the next record. Nothing a server can print raises here, and the phase never goes back.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+#: The phases of a launch, in order.
+PHASES = ("launch", "dist-init", "load", "kv-pool", "capture", "http-up", "warm-up", "ready")
+_ORDER = {name: index for index, name in enumerate(PHASES)}
+
+_RECORD = re.compile(
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?P<rank>(?: [A-Z_]{2,12}\d{1,5}){0,6})\] ?", re.ASCII
+)
+_SHARDS = re.compile(
+    r"[Ll]oading [\w .-]{0,48}?shards:\s+\d{1,3}% Completed \| (\d{1,6})/(\d{1,6}) \[", re.ASCII
+)
+_CAPTURE = re.compile(
+    r"(?:Capturing|Compiling) [\w ]{1,24}? \((?:bs|num_tokens)=(\d{1,9})(?: avail_mem=([\d.]{1,12}) GB)?[^)\r\n]{0,40}\):"
+    r"\s+\d{1,3}%\|[^|\r\n]{0,80}\| (\d{1,6})/(\d{1,6}) \[",
+    re.ASCII,
+)
+_BEGIN_CAPTURE = re.compile(
+    r"Capture [\w ]{0,40}?(?:cuda|CUDA|CPU) graph begin\.(?:.*?avail mem=([\d.]{1,12}) GB)?", re.ASCII
+)
+_END_CAPTURE = re.compile(r"Capture [\w ]{0,40}?(?:cuda|CUDA|CPU) graph end\.", re.ASCII)
+_CAPTURE_SIZES = re.compile(r"Capture cuda graph (?:bs|num tokens) \[([\d, ]+)\]", re.ASCII)
+_LIMITS = re.compile(r"\b(\w{1,40})=(-?\d{1,15}(?:\.\d{1,6})?)", re.ASCII)
+_NUMBER = re.compile(r"(-?\d{1,12}(?:\.\d{1,6})?)", re.ASCII)
+_SIZES = re.compile(r"['\"]?\b(tp_size|pp_size|dp_size|ep_size)['\"]?\s?[=:]\s?(\d{1,5})\b", re.ASCII)
+_PROBE = re.compile(r'"GET /(?:health|health_generate|ready|ping)\b[^"]*" \d{3}')
+
+
+@dataclass(frozen=True)
+class Count:
+    """So many of so many."""
+
+    done: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.done}/{self.total}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One phase: when it began, in seconds since the start, and how long it took (so far, for the last one)."""
+
+    name: str
+    start: float
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "seconds": round(self.seconds, 3)}
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """How far one rank is. ``rank`` is the log's name for it (``PP1 TP0``), empty where there is only one.
+
+    ``batch_size`` is the size being captured. Shard counts are drawn by the first rank only, captures by the first
+    tensor-parallel rank of each stage only; the others have None.
+    """
+
+    rank: str
+    phase: str
+    shards: Count | None = None
+    captures: Count | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class LaunchState:
+    """What the log has told so far. ``values`` are figures read off it (tokens, GB, versions), by SGLang's names."""
+
+    phase: str
+    ranks: tuple[RankProgress, ...]
+    spans: tuple[Span, ...]
+    values: dict[str, int | float | str]
+    dialect: str | None
+    waiting_for: str
+    last_line: str
+    t: float
+
+    @property
+    def timeline(self) -> list[dict[str, Any]]:
+        """The phases so far as ``{name, seconds}``."""
+        return [span.as_dict() for span in self.spans]
+
+    @property
+    def shards(self) -> Count | None:
+        """Weight shards read, as the rank that draws the bar counts them."""
+        return next((rank.shards for rank in self.ranks if rank.shards is not None), None)
+
+    @property
+    def captures(self) -> Count | None:
+        """Captures done by the slowest rank that draws a bar."""
+        counts = [rank.captures for rank in self.ranks if rank.captures is not None]
+        return min(counts, key=lambda count: count.done / max(count.total, 1), default=None)
+
+
+def noteworthy(text: str) -> bool:
+    """Whether a line tells of progress: not empty, and not the server's record of our own health probes."""
+    return bool(text.strip()) and not _PROBE.search(text)
+
+
+def finish_timeline(state: LaunchState, end: float) -> list[dict[str, Any]]:
+    """The timeline with its last phase ended at ``end`` (seconds since the start), so that it sums up to ``end``."""
+    spans = list(state.spans)
+    last = spans[-1]
+    spans[-1] = Span(last.name, last.start, max(0.0, end - last.start))
+    return [span.as_dict() for span in spans]
+
+
+@dataclass
+class _Rank:
+    name: str
+    phase: str = "launch"
+    joined: bool = False
+    loaded: bool = False
+    capturing: bool = False
+    free_gb: float | None = None
+    shards: Count | None = None
+    captures: Count | None = None
+    batch_size: int | None = None
+
+    def draws(self) -> bool:
+        return " TP" not in f" {self.name}" or " TP0" in f" {self.name}"
+
+    def position(self) -> tuple[int, int]:
+        done = self.captures.done if self.captures else -1
+        return (done, -(self.batch_size or 10**9))
+
+    def frozen(self) -> RankProgress:
+        return RankProgress(self.name, self.phase, self.shards, self.captures, self.batch_size)
+
+
+@dataclass
+class LaunchLog:
+    """Reads a launch log as it comes; `state` tells how far it is."""
+
+    _ranks: dict[str, _Rank] = field(default_factory=dict)
+    _starts: dict[str, float] = field(default_factory=lambda: {"launch": 0.0})
+    _phase: str = "launch"
+    _values: dict[str, int | float | str] = field(default_factory=dict)
+    _dialect: str | None = None
+    _last_line: str = ""
+    _t: float = 0.0
+    _tail: str = ""
+    _decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
+    )
+
+    def feed(self, text: str, t: float, piece: bool = False) -> None:
+        """One line, or (``piece``) one part of a line that ended in a carriage return, seen at ``t`` seconds.
+
+        ``piece`` makes no difference to what is understood: bars are found wherever they stand.
+        """
+        del piece
+        if math.isfinite(t):
+            self._t = max(self._t, t)
+        for part in re.split(r"[\r\n]", text):
+            self._part(part)
+
+    def feed_stream(self, chunk: bytes | str, t: float) -> None:
+        """A part of the raw stream, cut anywhere. What follows the last line end waits for the next part."""
+        text = self._decoder.decode(chunk) if isinstance(chunk, bytes) else chunk
+        *parts, self._tail = re.split(r"[\r\n]", self._tail + text)
+        if parts:
+            self.feed("\n".join(parts), t)
+
+    def finish(self) -> None:
+        """The stream has ended: what is left of it is a line."""
+        self.feed(self._tail + self._decoder.decode(b"", final=True), self._t)
+        self._tail = ""
+
+    @property
+    def state(self) -> LaunchState:
+        """How far the launch is by now."""
+        starts = list(self._starts.items())
+        ends = [start for _, start in starts[1:]] + [max(self._t, starts[-1][1])]
+        return LaunchState(
+            phase=self._phase,
+            ranks=tuple(rank.frozen() for _, rank in sorted(self._ranks.items(), key=_rank_key)),
+            spans=tuple(
+                Span(name, start, max(0.0, end - start))
+                for (name, start), end in zip(starts, ends, strict=True)
+            ),
+            values=dict(self._values),
+            dialect=self._dialect,
+            waiting_for=self._waiting_for(),
+            last_line=self._last_line,
+            t=self._t,
+        )
+
+    def _part(self, text: str) -> None:
+        if not text.strip():
+            return
+        if noteworthy(text):
+            self._last_line = text.strip()[:400]
+        heads = list(_RECORD.finditer(text))
+        for head, following in pairwise([*heads, None]):
+            assert head is not None
+            message = text[head.end() : following.start() if following else len(text)]
+            self._record(" ".join(head["rank"].split()), message.strip())
+        if "server_args=" not in text:
+            self._bars(text)
+
+    def _advance(self, phase: str) -> None:
+        if _ORDER[phase] > _ORDER[self._phase]:
+            self._phase = phase
+            self._starts[phase] = self._t
+
+    def _rank(self, name: str, phase: str) -> _Rank:
+        rank = self._ranks.setdefault(name, _Rank(name))
+        if _ORDER[phase] > _ORDER[rank.phase]:
+            rank.phase = phase
+        return rank
+
+    def _record(self, rank: str, message: str) -> None:
+        if message.startswith(("Init torch distributed begin", "Init parallel begin")):
+            self._speaks("0.5.12" if "torch" in message else "0.5.23")
+            self._rank(rank, "dist-init")
+            self._advance("dist-init")
+        elif message.startswith(("Init torch distributed ends", "Init parallel ends")):
+            self._speaks("0.5.12" if "torch" in message else "0.5.23")
+            self._rank(rank, "dist-init").joined = True
+            self._advance("dist-init")
+        elif message.startswith("Load weight begin"):
+            one = self._rank(rank, "load")
+            one.joined, one.loaded = True, False
+            self._advance("load")
+        elif message.startswith("Load weight end"):
+            one = self._rank(rank, "load")
+            one.joined = one.loaded = True
+            self._figure("weights_gb", message, "mem usage=")
+            self._advance("load")
+            if all(other.loaded for other in self._ranks.values()):
+                self._advance("kv-pool")
+        elif message.startswith("KV Cache is allocated"):
+            self._rank(rank, "kv-pool").loaded = True
+            self._figure("kv_tokens", message, "#tokens: ")
+            self._advance("kv-pool")
+        elif message.startswith("Memory pool end"):
+            self._rank(rank, "kv-pool")
+            self._figure("free_after_kv_gb", message, "avail mem=")
+            self._advance("kv-pool")
+        elif begun := _BEGIN_CAPTURE.match(message):
+            one = self._rank(rank, "capture")
+            one.capturing, one.captures, one.batch_size = True, None, None
+            one.free_gb = _float(begun[1])
+            self._advance("capture")
+        elif sizes := _CAPTURE_SIZES.match(message):
+            one = self._rank(rank, "capture")
+            if one.captures is None:
+                one.captures = Count(0, sizes[1].count(",") + 1)
+            self._advance("capture")
+        elif _END_CAPTURE.match(message):
+            one = self._rank(rank, "capture")
+            one.capturing, one.batch_size = False, None
+            if one.captures:
+                one.captures = Count(one.captures.total, one.captures.total)
+            self._figure("free_after_capture_gb", message, "avail mem=")
+            self._advance("capture")
+        elif message.startswith("max_total_num_tokens="):
+            for name, value in _LIMITS.findall(message):
+                self._values[name] = float(value) if "." in value else int(value)
+        elif message.startswith("sglang is using nccl=="):
+            self._values["nccl"] = message.partition("==")[2].split(" ")[0][:20]
+        elif message.startswith("server_args="):
+            self._speaks("0.5.23" if message.startswith("server_args={") else "0.5.12")
+            for name, value in _SIZES.findall(message):
+                self._values.setdefault(name, int(value))
+        elif message.startswith("The server is fired up and ready to roll"):
+            self._advance("ready")
+        elif message.startswith("INFO:"):
+            note = message[5:].lstrip()
+            if note.startswith("Started server process"):
+                self._advance("http-up")
+            elif note.startswith("Uvicorn running on"):
+                self._advance("http-up")
+                self._advance("warm-up")
+
+    def _bars(self, text: str) -> None:
+        for bar in _SHARDS.finditer(text):
+            count = Count(int(bar[1]), int(bar[2]))
+            name = min(self._ranks, key=lambda name: _rank_key((name, self._ranks[name])), default="")
+            one = self._rank(name, "load")
+            if one.shards is None or count.total != one.shards.total or count.done >= one.shards.done:
+                one.shards = count
+            self._advance("load")
+        for bar in _CAPTURE.finditer(text):
+            self._capture_bar(int(bar[1]), _float(bar[2]), Count(int(bar[3]), int(bar[4])))
+            self._advance("capture")
+
+    def _capture_bar(self, size: int, free_gb: float | None, count: Count) -> None:
+        """Bars do not say whose they are: the free memory they show tells, and where it cannot, who is behind."""
+        ranks = [rank for rank in self._ranks.values() if rank.capturing and rank.draws()]
+        if not ranks:
+            ranks = [self._rank(min(self._ranks, default=""), "capture")]
+        moved = (count.done, -size)
+        ranks = [rank for rank in ranks if rank.position() <= moved] or ranks
+
+        def unlike(rank: _Rank) -> tuple[float, int, int]:
+            far = 0.0 if free_gb is None or rank.free_gb is None else abs(rank.free_gb - free_gb)
+            done, below = rank.position()
+            return (round(far, 1), -done, -below)
+
+        one = min(ranks, key=unlike)
+        one.batch_size = None if count.done >= count.total else size
+        if one.captures is None or count.total != one.captures.total or count.done >= one.captures.done:
+            one.captures = count
+        if free_gb is not None:
+            one.free_gb = free_gb
+
+    def _speaks(self, dialect: str) -> None:
+        self._dialect = self._dialect or dialect
+
+    def _figure(self, name: str, message: str, before: str) -> None:
+        found = _NUMBER.match(message.partition(before)[2])
+        if found:
+            self._values[name] = float(found[1]) if "." in found[1] else int(found[1])
+
+    def _waiting_for(self) -> str:
+        ranks = [rank for _, rank in sorted(self._ranks.items(), key=_rank_key)]
+        state = self._phase
+        if state == "launch":
+            return "the ranks to start" if self._dialect else "imports and arguments"
+        if state == "dist-init":
+            return f"ranks to find each other{_named([r for r in ranks if not r.joined])}"
+        if state == "load":
+            shards = next((f"shards {r.shards}" for r in ranks if r.shards), "weights")
+            return shards + _named([rank for rank in ranks if not rank.loaded])
+        if state == "kv-pool":
+            return "the KV pool"
+        if state == "capture":
+            busy = [rank for rank in ranks if rank.capturing]
+            counts = [r for r in busy if r.captures]
+            if not counts:
+                return "graph capture" + _named(busy)
+            slow = min(counts, key=_Rank.position)
+            size = f" (batch size {slow.batch_size})" if slow.batch_size else ""
+            return f"captures {slow.captures}{size}{_named([slow])}"
+        return {"http-up": "the HTTP port", "warm-up": "the server's own first request"}.get(state, "")
+
+
+def _named(ranks: list[_Rank]) -> str:
+    names = [rank.name for rank in ranks if rank.name]
+    if not names:
+        return ""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f": {', '.join(names[:4])}{more}"
+
+
+def _rank_key(item: tuple[str, Any]) -> list[tuple[str, int]]:
+    """Sorts ``TP2`` before ``TP10``."""
+    return [(word.rstrip("0123456789"), int("0" + re.sub(r"\D", "", word))) for word in item[0].split()]
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
