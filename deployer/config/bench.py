@@ -1,0 +1,86 @@
+"""How a smoke benchmark is run, and the thresholds it must meet."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from deployer.config.problems import KeyProblems, Model, nearest
+
+
+def _levels(levels: list[int]) -> list[int]:
+    if any(level < 1 or level > 4096 for level in levels):
+        raise ValueError("levels are whole numbers from 1 to 4096")
+    if sorted(set(levels)) != levels:
+        raise ValueError("levels rise, and none is given twice")
+    return levels
+
+
+Levels = Annotated[list[int], Field(min_length=1, max_length=32), AfterValidator(_levels)]
+
+
+class BenchConfig(Model):
+    """The smoke benchmark: warm-ups, single requests, then one or more waves at each level of concurrency."""
+
+    levels: Levels = Field([8, 16, 32, 48, 64], description="numbers of requests in flight, one run each")
+    prompt_tokens: int = Field(128, ge=1, le=1_000_000, description="length of a prompt, in tokens")
+    output_tokens: int = Field(128, ge=2, le=100_000, description="length of an answer, in tokens")
+    warmups: int = Field(2, ge=0, le=100, description="requests sent first and not counted")
+    warmup_tokens: int = Field(16, ge=1, le=100_000, description="length of a warm-up's answer, in tokens")
+    singles: int = Field(2, ge=0, le=100, description="requests sent one at a time, for single-stream speed")
+    waves: int = Field(1, ge=1, le=100, description="requests of a level = level x waves")
+    request_timeout: float = Field(
+        900.0, gt=0, le=86_400, description="longest time for one request, in seconds"
+    )
+    place: Literal["auto", "host", "operator"] = Field(
+        "auto", description="where the load comes from; auto: the host, if it has what is needed"
+    )
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="seed of the prompts")
+
+
+class PartialBench(Model):
+    """A profile's own wishes; what it leaves out is as the service says."""
+
+    levels: Levels | None = Field(None, description="as of a service")
+    prompt_tokens: int | None = Field(None, ge=1, le=1_000_000, description="as of a service")
+    output_tokens: int | None = Field(None, ge=2, le=100_000, description="as of a service")
+    warmups: int | None = Field(None, ge=0, le=100, description="as of a service")
+    warmup_tokens: int | None = Field(None, ge=1, le=100_000, description="as of a service")
+    singles: int | None = Field(None, ge=0, le=100, description="as of a service")
+    waves: int | None = Field(None, ge=1, le=100, description="as of a service")
+    request_timeout: float | None = Field(None, gt=0, le=86_400, description="as of a service")
+    place: Literal["auto", "host", "operator"] | None = Field(None, description="as of a service")
+    seed: int | None = Field(None, ge=0, le=2**31 - 1, description="as of a service")
+
+    def over(self, base: BenchConfig) -> BenchConfig:
+        """The service's benchmark with this profile's wishes on top."""
+        return base.model_copy(update=self.model_dump(exclude_none=True))
+
+
+#: Figures a gate can be set on without a level, and those that need one (``aggregate_tok_s@32``).
+PLAIN_GATES = ("single_stream_tok_s",)
+LEVEL_GATES = ("aggregate_tok_s",)
+_GATE = re.compile(r"([a-z0-9_]+)(?:@([1-9][0-9]{0,3}))?")
+
+
+def _gate(gate: dict[str, float]) -> dict[str, float]:
+    allowed = [*PLAIN_GATES, *(f"{name}@LEVEL" for name in LEVEL_GATES)]
+    wrong: list[tuple[str | int, str]] = []
+    for key, value in gate.items():
+        match = _GATE.fullmatch(key)
+        known = match is not None and match[1] in (LEVEL_GATES if match[2] else PLAIN_GATES)
+        if not known:
+            near = nearest(key.partition("@")[0], [*PLAIN_GATES, *LEVEL_GATES])
+            hint = f"; did you mean {near}{'@LEVEL' if near in LEVEL_GATES else ''}?" if near else ""
+            wrong.append((key, f"unknown figure{hint} (allowed: {', '.join(allowed)})"))
+        elif value <= 0:
+            wrong.append((key, "must be more than 0"))
+    if wrong:
+        raise KeyProblems(wrong)
+    return gate
+
+
+#: Thresholds of a smoke benchmark: figure -> least (or, for times, largest) value allowed.
+Gate = Annotated[dict[str, float], AfterValidator(_gate)]

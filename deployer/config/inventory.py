@@ -1,0 +1,309 @@
+"""The inventory: hosts, and the services that run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from deployer.config.bench import BenchConfig, Gate
+from deployer.config.fields import (
+    NAME,
+    STALL_DEFAULTS,
+    Account,
+    Address,
+    Environment,
+    Gpus,
+    HostKey,
+    HostName,
+    HostPath,
+    Seconds,
+    StallSeconds,
+    Text,
+    Url,
+)
+from deployer.config.problems import (
+    KeyPath,
+    Model,
+    Problem,
+    complain,
+    load_toml,
+    nearest,
+    printable,
+    problems_of,
+    shown,
+    unknown,
+)
+from deployer.config.secrets import LocalPath, Secret
+from deployer.errors import UsageError
+
+T = TypeVar("T")
+
+
+class HostConfig(Model):
+    """A machine with GPUs, and the way to it."""
+
+    name: str = Field(exclude=True)
+    transport: Literal["ssh", "local"] = Field("ssh", description="local: deployer runs on the host itself")
+    address: Text = Field(
+        "",
+        validate_default=False,
+        description="host name, address or ssh_config alias; default: the host's name here",
+    )
+    port: int = Field(22, ge=1, le=65535, description="port of sshd")
+    user: Text | None = Field(None, description="login; default: as ssh_config says, else your own")
+    identity_file: LocalPath | None = Field(None, description="private key; default: agent and ssh_config")
+    ssh_config: LocalPath | None = Field(None, description="ssh_config file instead of ~/.ssh/config")
+    proxy_jump: Text | None = Field(None, description="jump host, as in ssh -J; default: as ssh_config says")
+    host_keys: Literal["strict", "accept-new", "pinned"] = Field(
+        "strict",
+        description="strict: known_hosts must have the key; accept-new: a new host's key is added; "
+        "pinned: the key is host_key",
+    )
+    known_hosts: LocalPath | None = Field(None, description="known_hosts file instead of ~/.ssh/known_hosts")
+    host_key: HostKey | None = Field(
+        None, description='the pinned key: "ssh-ed25519 AAAA..." or "SHA256:..."'
+    )
+    sudo: Literal["auto", "never"] = Field(
+        "auto", description="auto: become root with sudo when the login is not root"
+    )
+    python: Text = Field("python3", description="Python 3.8 or later on the host, for deployer's own agent")
+    gpus: int | None = Field(None, ge=1, le=1024, description="number of GPUs of the host")
+    connect_timeout: Seconds = Field(15.0, description="longest time to connect, in seconds")
+    keepalive: int = Field(15, ge=1, le=3600, description="seconds between SSH keepalives")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_address(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "address" not in data:
+            return {**data, "address": "localhost" if data.get("transport") == "local" else data.get("name")}
+        return data
+
+    @model_validator(mode="after")
+    def _pinned(self) -> HostConfig:
+        if self.host_keys == "pinned" and self.host_key is None:
+            raise ValueError('host_keys = "pinned" needs host_key')
+        if self.host_key is not None and self.host_keys != "pinned":
+            raise ValueError('host_key is used only with host_keys = "pinned"')
+        return self
+
+
+class EngineConfig(Model):
+    """The SGLang installation on the host."""
+
+    python: HostPath = Field(description="the Python that has SGLang, such as /opt/sglang/bin/python")
+    cuda_home: HostPath | None = Field(None, description="CUDA_HOME; its bin folder goes to PATH")
+    ld_library_path: list[HostPath] = Field([], description="folders of LD_LIBRARY_PATH")
+    path: list[HostPath] = Field(
+        [], description="folders of PATH besides the engine's, CUDA's and the system's"
+    )
+
+
+class Deadlines(Model):
+    """How long things may take, in seconds."""
+
+    start: Seconds = Field(2700.0, description="from start to ready, overall")
+    grace: Seconds = Field(
+        600.0, description="how long an unproven candidate waits for its operator to come back"
+    )
+    lease: Annotated[float, Field(ge=5, le=3600)] = Field(
+        30.0, description="life of the lease without a heartbeat"
+    )
+    drain: Annotated[float, Field(ge=0, le=86_400)] = Field(
+        30.0, description="wait for requests in flight before the old server is stopped"
+    )
+    stop: Seconds = Field(120.0, description="from SIGTERM to SIGKILL")
+    stall: StallSeconds = Field(
+        dict(STALL_DEFAULTS), description="per phase: time without any progress after which it is stuck"
+    )
+
+
+class ServiceConfig(Model):
+    """One SGLang endpoint."""
+
+    name: str = Field(exclude=True)
+    host: HostName = Field(description="name of a host above")
+    model: Text = Field(description="path of the checkpoint on the host, or a hub id")
+    served_model_name: Text | None = Field(
+        None, description="name clients ask for; default: the model's path"
+    )
+    port: int = Field(30000, ge=1, le=65535, description="port of the endpoint")
+    bind: Address = Field("127.0.0.1", description="address the endpoint binds to")
+    advertised: Url | None = Field(None, description="URL clients use (a proxy's, say); it must answer too")
+    gpus: Gpus | None = Field(None, description="indices of the GPUs it may use; default: all of the host")
+    engine: EngineConfig = Field(description="the SGLang installation")
+    user: Account | None = Field(None, description="account the server runs as; default: root")
+    home: HostPath | None = Field(None, description="HOME; default: that of user")
+    hf_home: HostPath | None = Field(None, description="HF_HOME, the cache of the Hugging Face hub")
+    environment: Environment = Field({}, description="further environment variables: text or secrets")
+    api_key: Secret | None = Field(None, description="key that clients must send (SGLang 0.5.5 or later)")
+    extra_args: dict[str, Any] = Field({}, description="further SGLang flags, as in a profile; these win")
+    deadlines: Deadlines = Field(Deadlines(), description="how long things may take")
+    bench: BenchConfig = Field(BenchConfig(), description="the smoke benchmark")
+    gate: Gate = Field({}, description="thresholds for every profile; a profile's own win")
+
+
+class Inventory(Model):
+    """All hosts and services of one file."""
+
+    source: Path = Field(exclude=True)
+    hosts: dict[str, HostConfig]
+    services: dict[str, ServiceConfig]
+
+    def host(self, name: str) -> HostConfig:
+        """A host by its name. UsageError when there is none of this name."""
+        return _pick(self.hosts, name, "host", self.source)
+
+    def service(self, name: str | None = None) -> ServiceConfig:
+        """A service by its name; without a name the only one. UsageError when it is not clear which."""
+        if name is None:
+            if len(self.services) == 1:
+                return next(iter(self.services.values()))
+            raise UsageError(
+                f"{self.source} has {len(self.services)} services ({', '.join(sorted(self.services))}); "
+                "say which one is meant",
+                remedy="give --service NAME, or set DEPLOYER_SERVICE",
+            )
+        return _pick(self.services, name, "service", self.source)
+
+
+def _pick(items: Mapping[str, T], name: str, kind: str, source: Path) -> T:
+    if name in items:
+        return items[name]
+    near = nearest(name, items)
+    raise UsageError(
+        f"{source} has no {kind} {printable(name, 60)}" + (f"; did you mean {near}?" if near else ""),
+        remedy=f"{kind}s there: {', '.join(sorted(items))}",
+    )
+
+
+def load_inventory(path: Path) -> Inventory:
+    """Read an inventory. ConfigError with everything that is wrong in it."""
+    return inventory_from(load_toml(path, "the inventory"), path)
+
+
+def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
+    """An inventory from the tables of its file, ``source``; relative paths begin at its folder."""
+    problems = [
+        Problem((key,), unknown(key, ("hosts", "services", "defaults")))
+        for key in data
+        if key not in ("hosts", "services", "defaults")
+    ]
+    tables = {key: _table(data, key, problems) for key in ("hosts", "services", "defaults")}
+    problems += [
+        Problem((), f"there is no {kind}: write a table [{kind}.NAME]")
+        for kind in ("hosts", "services")
+        if kind not in data or data[kind] == {}
+    ]
+    context = {"folder": source.absolute().parent}
+    hosts, services, merged = {}, {}, {}
+    for name, raw in _named(tables["hosts"], "hosts", problems):
+        try:
+            hosts[name] = HostConfig.model_validate({**raw, "name": name}, context=context)
+        except ValidationError as error:
+            problems += problems_of(error, HostConfig, ("hosts", name))
+    for name, raw in _named(tables["services"], "services", problems):
+        merged[name] = _merge(tables["defaults"], raw)
+        try:
+            services[name] = ServiceConfig.model_validate({**merged[name], "name": name}, context=context)
+        except ValidationError as error:
+            found = problems_of(error, ServiceConfig, ("services", name))
+            problems += [_at_origin(problem, raw, tables["defaults"]) for problem in found]
+    problems += _between(tables["hosts"], merged)
+    if problems:
+        raise complain(source, problems)
+    return Inventory(source=source, hosts=hosts, services=services)
+
+
+def _table(data: Mapping[str, Any], key: str, problems: list[Problem]) -> dict[str, Any]:
+    value = data.get(key, {})
+    if isinstance(value, dict):
+        return value
+    problems.append(Problem((key,), f"found {shown(value)}, allowed is a table"))
+    return {}
+
+
+def _named(table: dict[str, Any], kind: str, problems: list[Problem]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, raw in table.items():
+        if not NAME.fullmatch(name):
+            problems.append(
+                Problem(
+                    (kind, name), "allowed in a name are lower-case letters, digits, - and _ (40 at most)"
+                )
+            )
+        elif not isinstance(raw, dict):
+            problems.append(Problem((kind, name), f"found {shown(raw)}, allowed is a table [{kind}.NAME]"))
+        elif "name" in raw:
+            problems.append(Problem((kind, name, "name"), "unknown key; the name is in the table's head"))
+        else:
+            yield name, raw
+
+
+#: Tables of these keys are one value: a secret, or flags and variables that may be one.
+_WHOLE = frozenset({"api_key"})
+_WHOLE_INSIDE = frozenset({"environment", "extra_args"})
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any], inside: bool = False) -> dict[str, Any]:
+    """``top`` over ``base``, table by table; lists and secrets are taken whole."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict) and not inside and key not in _WHOLE:
+            merged[key] = _merge(below, value, key in _WHOLE_INSIDE)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _has(table: Any, path: KeyPath) -> bool:
+    for part in path:
+        if isinstance(table, list) and isinstance(part, int):
+            return part < len(table)
+        if not isinstance(table, dict) or part not in table:
+            return False
+        table = table[part]
+    return True
+
+
+def _at_origin(problem: Problem, raw: dict[str, Any], defaults: dict[str, Any]) -> Problem:
+    """The problem at the place where its value was written: the service, or [defaults]."""
+    below = problem.path[2:]
+    if below and not _has(raw, below) and _has(defaults, below):
+        return Problem(("defaults", *below), problem.text)
+    return problem
+
+
+def _between(hosts: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+    """What is wrong between hosts and services, even where one of them is wrong by itself too."""
+    problems = []
+    ports: dict[tuple[str, int], str] = {}
+    for name, service in services.items():
+        at: KeyPath = ("services", name)
+        host, port, gpus = service.get("host"), service.get("port", 30000), service.get("gpus")
+        if isinstance(host, list) and len(host) == 1:
+            host = host[0]
+        if not isinstance(host, str):
+            continue
+        if host not in hosts:
+            problems.append(
+                Problem((*at, "host"), unknown(host, hosts, kind=f"there is no host {shown(host)}"))
+            )
+            continue
+        count = hosts[host].get("gpus") if isinstance(hosts[host], dict) else None
+        if isinstance(count, int) and isinstance(gpus, list):
+            missing = [gpu for gpu in gpus if isinstance(gpu, int) and gpu >= count]
+            if missing:
+                text = f"host {host} has no GPU {', '.join(map(str, missing))}"
+                problems.append(Problem((*at, "gpus"), f"{text} (it has {count}: 0 to {count - 1})"))
+        other = ports.setdefault((host, port), name) if isinstance(port, int) else name
+        if other != name:
+            text = f"found {port}, which service {other} uses on the same host {host}"
+            problems.append(Problem((*at, "port"), f"{text}; give each its own"))
+    return problems

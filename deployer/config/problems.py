@@ -1,0 +1,277 @@
+"""Reading TOML, and saying everything that is wrong with a file in one message."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Union
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from deployer.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+#: Below these keys a value may be a secret, so it is never repeated in a message.
+_PRIVATE = frozenset({"api_key", "environment", "extra_args"})
+#: Tags of unions, which pydantic puts into the place of an error, begin with this.
+TAG = "<"
+
+
+class Model(BaseModel):
+    """Base of everything that is read from a file: closed, frozen, and without conversions between types."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+class KeyProblems(ValueError):
+    """What a validator found wrong with single keys of a table or items of a list."""
+
+    def __init__(self, items: Sequence[tuple[str | int, str]]) -> None:
+        super().__init__("; ".join(text for _, text in items))
+        self.items = tuple(items)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where it is, and what was found and what is allowed there."""
+
+    path: KeyPath
+    text: str
+
+    def __str__(self) -> str:
+        return f"{key_path(self.path)}: {self.text}" if self.path else self.text
+
+
+def key_path(path: KeyPath) -> str:
+    """A place in a file as its author would write it: ``services.kimi.gpus[2]``."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            word = part if _BARE.fullmatch(part) else printable(json.dumps(part, ensure_ascii=False))
+            text += f".{word}" if text else word
+    return text
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Text without control characters or lone surrogates, cut to ``limit`` characters."""
+    if len(text) > limit:
+        text = text[: limit - 3] + "..."
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+_KINDS = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def shown(value: object, path: KeyPath = ()) -> str:
+    """What was found, for a message: the value and its type, or only its type where it may be a secret."""
+    kind = _KINDS.get(type(value), "a date or time")
+    if isinstance(value, (dict, list)) or any(part in _PRIVATE for part in path):
+        return kind
+    if isinstance(value, (str, bool)):
+        return printable(json.dumps(value, ensure_ascii=False), 80)
+    return printable(f"{value!s} ({kind})", 80)
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name most like ``word``, if one is near enough."""
+    names = list(allowed)
+    found = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.6)
+    if not found:
+        wanted = word[:100].replace("_", "-").lower()
+        return next((name for name in names if name.replace("_", "-").lower() == wanted), None)
+    return found[0]
+
+
+def unknown(word: str, allowed: Iterable[str], *, kind: str = "unknown key") -> str:
+    """The sentence about a name that does not exist."""
+    names = sorted(allowed)
+    near = nearest(word, names)
+    listed = ", ".join(names) if len(names) <= 40 else f"{', '.join(names[:40])}, ..."
+    text = kind
+    if near is not None:
+        text += f"; did you mean {near}?"
+    return f"{text} (allowed: {listed})" if names else f"{text} (nothing is allowed here)"
+
+
+def complain(source: Path | str, problems: Sequence[Problem], *, remedy: str | None = None) -> ConfigError:
+    """One error that lists all problems of one file."""
+    unique = list(dict.fromkeys(str(problem) for problem in problems))
+    name = printable(str(source), 400)
+    if len(unique) == 1:
+        message = f"{name}: {unique[0]}"
+    else:
+        message = f"{name}: {len(unique)} problems\n" + "\n".join(f"  {line}" for line in unique)
+    return ConfigError(
+        message,
+        remedy=remedy or f"correct {name}",
+        detail={"file": name, "problems": unique},
+    )
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file. ConfigError (never OSError or UnicodeError) when there is none to be had."""
+    name = printable(str(path), 400)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{what} {name} does not exist", remedy="give the path of an existing file, or create it"
+        ) from None
+    except IsADirectoryError:
+        raise ConfigError(
+            f"{what} {name} is a folder, not a file", remedy="give the path of the file in it"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"{what} {name} cannot be read: {printable(reason)}", remedy="check the path and its permissions"
+        ) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{what} {name} is not UTF-8 text: line {line} has the byte 0x{data[error.start]:02x}",
+            remedy="save the file as UTF-8",
+        ) from None
+
+
+def parse_toml(text: str, path: Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML text. ConfigError with the line where it is not TOML, or when it says nothing."""
+    name = printable(str(path), 400)
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        reason = "tables are nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(
+            f"{what} {name} is not TOML: {printable(reason)}", remedy=f"correct {name}"
+        ) from None
+    if not data:
+        raise ConfigError(f"{what} {name} is empty", remedy="docs/configuration.md lists what belongs there")
+    return data
+
+
+def load_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML file; ``what`` ("the inventory") names it in messages."""
+    return parse_toml(read_text(path, what), path, what)
+
+
+def problems_of(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
+    """What pydantic found wrong, in the words of this project, each with its place below ``at``."""
+    found = []
+    for item in error.errors(include_url=False):
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, KeyProblems):
+            place = (*at, *_place(item["loc"]))
+            found += [Problem((*place, key), printable(text, 2000)) for key, text in cause.items]
+        else:
+            found.append(_problem(item, model, at))
+    return found
+
+
+def _place(loc: tuple[int | str, ...]) -> KeyPath:
+    return tuple(part for part in loc if not str(part).startswith(TAG) and part != "[key]")
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text in quotes",
+    "list_type": "a list in brackets",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "finite_number": "a finite number",
+    "path_type": "a path in quotes",
+}
+
+
+def _problem(item: Mapping[str, Any], model: type[BaseModel], at: KeyPath) -> Problem:
+    place = _place(item["loc"])
+    path = at + place
+    kind, context, found = item["type"], item.get("ctx", {}), shown(item["input"], path)
+    if kind == "extra_forbidden":
+        return Problem(path, unknown(str(place[-1]), fields_at(model, place[:-1])))
+    if kind == "missing":
+        return Problem(path, "is missing")
+    if kind == "literal_error":
+        allowed = [str(value) for value in literals_at(model, place)]
+        near = nearest(item["input"], allowed) if isinstance(item["input"], str) else None
+        hint = f"; did you mean {near}?" if near else ""
+        return Problem(
+            path, f"found {found}{hint} (allowed: {', '.join(allowed) or context.get('expected')})"
+        )
+    if kind in _EXPECTED:
+        return Problem(path, f"found {found}, allowed is {_EXPECTED[kind]}")
+    if kind == "value_error":
+        return Problem(path, printable(str(context["error"]), 2000))
+    reason = str(item["msg"]).removeprefix("Input should be ").removeprefix("Value should ")
+    return Problem(path, f"found {found}, allowed is {printable(reason)}")
+
+
+def fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """The keys a table may have, given the model of the file and the table's place in it."""
+    found = _annotation_at(model, path)
+    if not (isinstance(found, type) and issubclass(found, BaseModel)):
+        return []
+    return [name for name, field in found.model_fields.items() if not field.exclude]
+
+
+def literals_at(model: type[BaseModel], path: KeyPath) -> list[Any]:
+    """The values allowed at a place that takes one of a few words."""
+    found = _annotation_at(model, path)
+    return list(typing.get_args(found)) if typing.get_origin(found) is typing.Literal else []
+
+
+def _annotation_at(model: Any, path: KeyPath) -> Any:
+    current: Any = model
+    for part in path:
+        current = _plain(current)
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            field = current.model_fields.get(str(part))
+            current = field.annotation if field is not None else None
+        elif typing.get_origin(current) in (dict, Mapping):
+            current = typing.get_args(current)[1]
+        elif typing.get_origin(current) in (list, tuple):
+            current = typing.get_args(current)[0]
+        else:
+            return None
+    return _plain(current)
+
+
+def _plain(annotation: Any) -> Any:
+    """An annotation without Annotated and without ``| None``; of other unions the model, if there is one."""
+    while True:
+        origin = typing.get_origin(annotation)
+        if origin is Annotated:
+            annotation = typing.get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            members = [member for member in typing.get_args(annotation) if member is not type(None)]
+            models = [
+                member
+                for member in map(_plain, members)
+                if isinstance(member, type) and issubclass(member, BaseModel)
+            ]
+            annotation = models[0] if models else members[0]
+        else:
+            return annotation
