@@ -26,7 +26,12 @@ Consent = Callable[[Plan], bool]
 
 
 def make_trial(
-    service: ServiceConfig, host: HostConfig, profile: Profile, observed: HostState, *, start_seconds: float | None = None
+    service: ServiceConfig,
+    host: HostConfig,
+    profile: Profile,
+    observed: HostState,
+    *,
+    start_seconds: float | None = None,
 ) -> tuple[Trial, dict[str, Json]]:
     """Render ``profile`` for the host as it was observed; returns the trial and the files to stage with it."""
     state = observed.services[service.name]
@@ -61,7 +66,12 @@ def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objectio
     observed = session.observe(facts=True)
     trial, _ = make_trial(session.service, session.host_config, profile, observed)
     made = _plan(session, observed, trial)
-    return made, trial, objections(observed, session.host_config, session.service, trial), notes(observed, session.service)
+    return (
+        made,
+        trial,
+        objections(observed, session.host_config, session.service, trial),
+        notes(observed, session.service),
+    )
 
 
 def _plan(session: Session, observed: HostState, trial: Trial) -> Plan:
@@ -170,7 +180,9 @@ def validate(session: Session, trial: Trial, reporter: Reporter) -> None:
     """Let the host's systemd read the unit, and refuse if it understands anything else than what was meant."""
     reports = {"live": session.client.probe(trial.service, trial.unit)}
     reports["candidate"] = session.client.probe(trial.service, trial.candidate)
-    problems = [f"{kind}: {text}" for kind, report in reports.items() for text in probe_problems(report, trial.argv)]
+    problems = [
+        f"{kind}: {text}" for kind, report in reports.items() for text in probe_problems(report, trial.argv)
+    ]
     if problems:
         raise ValidationRefused(
             "the host's systemd does not understand the unit as it was meant; nothing was changed:\n"
@@ -189,7 +201,11 @@ def probe_problems(report: ProbeReport, argv: tuple[str, ...]) -> list[str]:
         problems.append(report.load_error)
     elif report.argv != argv:
         place = next(
-            (index for index, (read, meant) in enumerate(zip(report.argv, argv, strict=False)) if read != meant),
+            (
+                index
+                for index, (read, meant) in enumerate(zip(report.argv, argv, strict=False))
+                if read != meant
+            ),
             min(len(report.argv), len(argv)),
         )
         read = report.argv[place] if place < len(report.argv) else "(nothing)"
@@ -257,7 +273,9 @@ def _start_again(session: Session, made: Plan, reporter: Reporter) -> Outcome:
     )
 
 
-def _leftover(session: Session, transition: Transition, profile: Profile, reporter: Reporter) -> Outcome | None:
+def _leftover(
+    session: Session, transition: Transition, profile: Profile, reporter: Reporter
+) -> Outcome | None:
     """A transition that nobody finished: go on with it if it is the same profile's, else converge first."""
     reporter.note(f"A change to {transition.to} was left at the step '{transition.step}'")
     if transition.profile == profile.name and transition.step in RESUMABLE:

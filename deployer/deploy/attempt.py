@@ -86,7 +86,8 @@ class Attempt:
                 return self._give_up(failed.failure, failed.state, failed.verdict)
             except WorldMoved as moved:
                 return self._give_up(
-                    failure_document("world-moved", moved.message, phase=self.step, remedy=moved.remedy), "failed"
+                    failure_document("world-moved", moved.message, phase=self.step, remedy=moved.remedy),
+                    "failed",
                 )
             except KeyboardInterrupt:
                 return self._interrupted()
@@ -94,7 +95,9 @@ class Attempt:
                 raise
             except DeployerError as error:
                 return self._give_up(
-                    failure_document("deployer", error.message, phase=error.phase or self.step, remedy=error.remedy),
+                    failure_document(
+                        "deployer", error.message, phase=error.phase or self.step, remedy=error.remedy
+                    ),
                     "failed",
                 )
 
@@ -144,7 +147,9 @@ class Attempt:
     def _stop(self) -> Step:
         state = self.session.state()
         if state.running is None or state.running.release == self.trial.release:
-            self.reporter.done("nothing was running" if state.running is None else "the candidate runs already")
+            self.reporter.done(
+                "nothing was running" if state.running is None else "the candidate runs already"
+            )
             return self._enter(Step.SWITCH)
         stopped = stop_unit(self.session, self.reporter)
         self.reporter.done(stopped)
@@ -223,7 +228,9 @@ class Attempt:
                     remedy="see the arguments named; SGLang changes or drops some silently, or the wrong process answers",
                 )
             )
-        self.reporter.done(f"our process answers; {len(self.trial.requested)} requested arguments are in effect")
+        self.reporter.done(
+            f"our process answers; {len(self.trial.requested)} requested arguments are in effect"
+        )
         return self._enter(Step.BENCH)
 
     def _bench(self) -> Step:
@@ -298,7 +305,9 @@ class Attempt:
         with client.converge(**converge_arguments(self.session)) as stream:
             converged = drain(stream, self.reporter)
         if not converged.get("serving", True):
-            self.progress.notes.append("after promotion the server did not answer /health; see `deployer status`")
+            self.progress.notes.append(
+                "after promotion the server did not answer /health; see `deployer status`"
+            )
         client.transition_end(trial.service)
         removed = client.prune(trial.service, keep=20)
         if removed:
@@ -308,11 +317,15 @@ class Attempt:
 
     # -- the way back -------------------------------------------------------------------------------------------
 
-    def _give_up(self, failure: Json, state: str, verdict: Json | None = None, *, interrupted: bool = False) -> Outcome:
+    def _give_up(
+        self, failure: Json, state: str, verdict: Json | None = None, *, interrupted: bool = False
+    ) -> Outcome:
         self.reporter.failed(failure["cause"])
         while True:
             try:
-                restored = restore(self.session, self.trial, self.reporter, failure, state, self.progress.timeline)
+                restored = restore(
+                    self.session, self.trial, self.reporter, failure, state, self.progress.timeline
+                )
                 break
             except ChannelLost:
                 self.session.reconnect(self.reporter.progress)
@@ -348,7 +361,9 @@ class Attempt:
 
     def _interrupted(self) -> Outcome:
         live = self.trial.previous or "nothing"
-        self.reporter.warn(f"Interrupted: going back to {live}. Press Ctrl-C again to leave that to the host's guard.")
+        self.reporter.warn(
+            f"Interrupted: going back to {live}. Press Ctrl-C again to leave that to the host's guard."
+        )
         failure = failure_document(
             "interrupted", f"interrupted by the operator during {self.step}", phase=str(self.step)
         )

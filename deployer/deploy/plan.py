@@ -106,7 +106,9 @@ def argument_changes(before: Sequence[str], after: Sequence[str]) -> list[Change
         for flag, value in new.items()
         if old.get(flag) != value
     ]
-    changes += [Change("argument", flag or "command", value, None) for flag, value in old.items() if flag not in new]
+    changes += [
+        Change("argument", flag or "command", value, None) for flag, value in old.items() if flag not in new
+    ]
     return changes
 
 
@@ -121,7 +123,9 @@ def mapping_changes(kind: str, before: Mapping[str, str], after: Mapping[str, st
     """Key by key, sorted."""
     keys = sorted((set(before) | set(after)) - _OWN)
     return [
-        Change(kind, key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)
+        Change(kind, key, before.get(key), after.get(key))
+        for key in keys
+        if before.get(key) != after.get(key)
     ]
 
 
@@ -131,7 +135,9 @@ def trial_changes(live: Json | None, trial: Trial, comparable: Any) -> list[Chan
     ``comparable`` takes an argv and removes what names the release in it, so that equal releases compare equal.
     """
     if live is None:
-        return argument_changes([], comparable(trial.argv)) + mapping_changes("environment", {}, trial.environment)
+        return argument_changes([], comparable(trial.argv)) + mapping_changes(
+            "environment", {}, trial.environment
+        )
     changes = argument_changes(comparable(live.get("argv") or []), comparable(trial.argv))
     changes += mapping_changes("environment", live.get("environment") or {}, trial.environment)
     changes += mapping_changes("unit", live.get("restart_keys") or {}, trial.restart_keys)
@@ -147,7 +153,11 @@ def trial_changes(live: Json | None, trial: Trial, comparable: Any) -> list[Chan
 def unit_diff(before: str | None, after: str, *, before_name: str, after_name: str) -> str:
     """A unified diff of two unit texts; empty when they are the same but for the release's own name."""
     lines = difflib.unified_diff(
-        (before or "").splitlines(keepends=True), after.splitlines(keepends=True), before_name, after_name, n=2
+        (before or "").splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        before_name,
+        after_name,
+        n=2,
     )
     return "".join(lines)
 
@@ -221,7 +231,10 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Json | None, s
         if wanted is None:
             return None, f"there is no release {to}; releases that were live: {offers}"
         if not wanted.get("was_live"):
-            return None, f"release {to} ({wanted['profile']}) was never live; releases that were live: {offers}"
+            return (
+                None,
+                f"release {to} ({wanted['profile']}) was never live; releases that were live: {offers}",
+            )
         if wanted["release"] == live_name:
             return None, f"release {to} ({wanted['profile']}) is live already"
         return wanted, ""
@@ -234,4 +247,7 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Json | None, s
             return proven[name], ""
         seen.add(name)
         name = (state.manifest(name) or {}).get("previous")
-    return None, f"{live_name} is the first release that went live here; there is nothing before it to go back to"
+    return (
+        None,
+        f"{live_name} is the first release that went live here; there is nothing before it to go back to",
+    )

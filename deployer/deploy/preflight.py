@@ -85,13 +85,17 @@ def _gpus(
     observed: HostState, host: HostConfig, service: ServiceConfig, state: ServiceState, trial: Trial | None
 ) -> list[Objection]:
     if observed.gpus is None:
-        return [
-            Objection(
-                "no-gpus",
-                f"nvidia-smi does not answer on {host.name}",
-                "install the NVIDIA driver, or say gpus = 0 for this host in the inventory",
-            )
-        ] if host.gpus != 0 else []
+        return (
+            [
+                Objection(
+                    "no-gpus",
+                    f"nvidia-smi does not answer on {host.name}",
+                    "install the NVIDIA driver, or say gpus = 0 for this host in the inventory",
+                )
+            ]
+            if host.gpus != 0
+            else []
+        )
     by_index: dict[int, Gpu] = {gpu.index: gpu for gpu in observed.gpus}
     wanted = list(service.gpus) if service.gpus is not None else sorted(by_index)
     found = []
@@ -123,7 +127,9 @@ def _gpus(
         held[int(process.gpu)] += process.memory or 0
         if process.pid in own or process.unit == unit:
             continue
-        who = f"{process.comm or 'a process'} (pid {process.pid}{', ' + process.unit if process.unit else ''})"
+        who = (
+            f"{process.comm or 'a process'} (pid {process.pid}{', ' + process.unit if process.unit else ''})"
+        )
         amount = f" {process.memory / 1024**3:.1f} GiB" if process.memory else " memory"
         found.append(
             Objection(

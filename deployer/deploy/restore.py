@@ -60,7 +60,9 @@ def converge_and_prove(session: Session, reporter: Reporter) -> Restored:
         with session.client.converge(**converge_arguments(session)) as stream:
             answer = drain(stream, reporter)
     except AgentError as error:
-        return Restored(live, False, f"the host could not be made equal to {live or 'its state before'}: {error.message}")
+        return Restored(
+            live, False, f"the host could not be made equal to {live or 'its state before'}: {error.message}"
+        )
     if live is None:
         return Restored(None, False, "nothing is serving: no release was ever live on this service")
     if not answer.get("invocation_id"):

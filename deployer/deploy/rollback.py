@@ -59,7 +59,9 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     reporter.step(Step.VALIDATE)
     validate(session, trial, reporter)
     reporter.step(Step.CONSENT)
-    if not consent(replace(made, action="deploy", release=trial.release, interrupts=state.running is not None)):
+    if not consent(
+        replace(made, action="deploy", release=trial.release, interrupts=state.running is not None)
+    ):
         return Outcome(
             outcome="refused",
             service=service.name,
@@ -73,7 +75,9 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     begin(session, replace(trial, previous=live), reporter, proven=True)
     outcome = Attempt(session, trial, reporter, benchmark=False).run(Step.STOP)
     if outcome.outcome == "live":
-        outcome.message = f"rolled back: {trial.profile} is live on {service.name} again as release {trial.release}"
+        outcome.message = (
+            f"rolled back: {trial.profile} is live on {service.name} again as release {trial.release}"
+        )
         outcome.previous = live
     return outcome
 

@@ -15,7 +15,15 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.preflight import unit_name
-from deployer.errors import AgentError, ChannelLost, DeployerError, HostError, HostUnreachable, LeaseHeld, LeaseLost
+from deployer.errors import (
+    AgentError,
+    ChannelLost,
+    DeployerError,
+    HostError,
+    HostUnreachable,
+    LeaseHeld,
+    LeaseLost,
+)
 from deployer.host.client import Heartbeat, HostClient
 from deployer.host.protocol import Host
 from deployer.host.state import HostState, LeaseGrant, ServiceState
@@ -39,7 +47,9 @@ class Health:
 class Session:
     """One service on one connected host. Opens on entry; on exit gives the lease back and closes."""
 
-    def __init__(self, service: ServiceConfig, host_config: HostConfig, connect: Connector, *, command: str) -> None:
+    def __init__(
+        self, service: ServiceConfig, host_config: HostConfig, connect: Connector, *, command: str
+    ) -> None:
         self.service = service
         self.host_config = host_config
         self.command = command
@@ -109,7 +119,9 @@ class Session:
                 raise
             return Health(False, str(error.detail.get("state") or "refused"), time.monotonic() - started)
         listeners = [
-            item for item in self.client.listeners(self.service.port) if item.address in (self.service.bind, "0.0.0.0", "::")
+            item
+            for item in self.client.listeners(self.service.port)
+            if item.address in (self.service.bind, "0.0.0.0", "::")
         ]
         ours = any(item.unit == self.unit for item in listeners)
         return Health(answer.status == 200 and ours, str(answer.status), answer.seconds, ours)

@@ -17,8 +17,12 @@ def status(session: Session) -> Json:
     health = session.health() if state.listeners else Health(False, "refused", 0.0)
     stored = None
     if state.live and state.live.release:
-        stored = session.client.release_read(session.service.name, state.live.release, ["unit"]).files.get("unit")
-    return status_document(session.service.name, session.host_config.name, observed, health, stored, now=time.time())
+        stored = session.client.release_read(session.service.name, state.live.release, ["unit"]).files.get(
+            "unit"
+        )
+    return status_document(
+        session.service.name, session.host_config.name, observed, health, stored, now=time.time()
+    )
 
 
 def status_document(

@@ -1,19 +1,13 @@
-"""What a running command tells its user: one small protocol, and the implementations that print."""
+"""What a running command tells its user: one small protocol, and the one that says nothing."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-from rich.markup import escape
-
-from deployer.deploy.model import STEP_TITLES, Step
+from deployer.deploy.model import Step
 
 if TYPE_CHECKING:
     from deployer.deploy.wait import WaitUpdate
-
-Json = dict[str, Any]
 
 
 class Reporter(Protocol):

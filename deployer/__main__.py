@@ -1,0 +1,5 @@
+"""`python -m deployer` is the `deployer` command."""
+
+from deployer.cli.main import main
+
+main()

@@ -1,0 +1,176 @@
+"""Commands that change a host: apply, rollback, resume, converge; and plan, which only looks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+
+from deployer.cli.common import App, common_options, finish, pass_app, print_json, refused_outcome
+from deployer.deploy import apply as apply_
+from deployer.deploy import rollback as rollback_
+from deployer.deploy.model import Outcome, Step
+from deployer.deploy.plan import Plan
+from deployer.deploy.session import Session
+from deployer.errors import ConsentRequired, DeployerError
+from deployer.report.reporter import Reporter
+from deployer.report.views import plan_view
+
+yes_option = click.option(
+    "--yes", "-y", is_flag=True, help="Agree to the restart of what is live; ask nothing."
+)
+
+
+def ask_consent(app: App, reporter: Reporter, yes: bool) -> apply_.Consent:
+    """Whether to go on: not asked where nothing live is interrupted; asked at a terminal; else --yes is needed."""
+
+    def consent(plan: Plan) -> bool:
+        if not plan.interrupts:
+            return True
+        if yes:
+            return True
+        reporter.close()
+        if app.as_json or not sys.stdin.isatty():
+            if not app.as_json:
+                app.console.print(plan_view(plan))
+            raise ConsentRequired(
+                f"{plan.live or 'what runs now'} would be stopped, and nobody is here to agree to it; nothing was changed",
+                phase=Step.CONSENT,
+                detail={"plan": plan.as_dict()},
+            )
+        app.console.print(plan_view(plan))
+        return bool(click.confirm("Go on?", default=False, err=app.as_json))
+
+    return consent
+
+
+def run_change(
+    app: App, command: str, profile: str | None, work: Callable[[Session, Reporter], Outcome]
+) -> int:
+    """Open a session, do the work, and end with an outcome document whatever happens."""
+    service = app.service()
+    session = app.session(command)
+    reporter = app.reporter()
+    try:
+        reporter.step(Step.CONNECT)
+        with session:
+            hello = session.client.hello()
+            reporter.done(f"{session.host_config.name} ({hello.hostname}), systemd {hello.systemd}")
+            outcome = work(session, reporter)
+    except KeyboardInterrupt:
+        outcome = Outcome(
+            outcome="interrupted",
+            service=service.name,
+            profile=profile,
+            exit_code=130,
+            message="interrupted before anything was changed; what was serving is serving",
+        )
+    except DeployerError as error:
+        if not app.as_json:
+            raise
+        document = refused_outcome(error, service.name, profile).as_dict()
+        print_json(document | ({"plan": error.detail["plan"]} if "plan" in error.detail else {}))
+        return error.exit_code
+    finally:
+        reporter.close()
+    return finish(app, outcome)
+
+
+@click.command()
+@click.argument("profile")
+@yes_option
+@common_options
+@pass_app
+def apply(app: App, profile: str, yes: bool) -> int:
+    """Make PROFILE live: render, push, restart, wait, verify, benchmark; only then promote.
+
+    Whatever fails on the way, the release that was live before serves again afterwards.
+
+    \b
+    Examples:
+      deployer apply pp8-async
+      deployer apply tp8 --yes --json > outcome.json
+    """
+    wanted = app.profile(profile)
+    return run_change(
+        app,
+        f"apply {profile}",
+        profile,
+        lambda session, reporter: apply_.apply(session, wanted, reporter, ask_consent(app, reporter, yes)),
+    )
+
+
+@click.command()
+@click.option(
+    "--to", type=int, metavar="N", help="The number of the release to go back to (see `deployer history`)."
+)
+@yes_option
+@common_options
+@pass_app
+def rollback(app: App, to: int | None, yes: bool) -> int:
+    """Go back to the release that was live before, or to release N if it was ever live.
+
+    \b
+    Examples:
+      deployer rollback
+      deployer rollback --to 3 --yes
+    """
+    return run_change(
+        app,
+        "rollback" if to is None else f"rollback --to {to}",
+        None,
+        lambda session, reporter: rollback_.rollback(
+            session, reporter, ask_consent(app, reporter, yes), to=to
+        ),
+    )
+
+
+@click.command()
+@common_options
+@pass_app
+def resume(app: App) -> int:
+    """Go on with a change that was left under way (a closed laptop, a lost connection), in the step it is in.
+
+    \b
+    Example:
+      deployer resume
+    """
+    return run_change(app, "resume", None, rollback_.resume)
+
+
+@click.command()
+@common_options
+@pass_app
+def converge(app: App) -> int:
+    """Make the host equal to its live release and prove that it serves.
+
+    \b
+    Example:
+      deployer converge        after `deployer status` shows drift, or a service that was stopped
+    """
+    return run_change(app, "converge", None, rollback_.converge)
+
+
+@click.command()
+@click.argument("profile")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit with 0 for no change and 10 for changes.")
+@common_options
+@pass_app
+def plan(app: App, profile: str, detailed_exitcode: bool) -> int:
+    """Show what `apply PROFILE` would change, argument by argument, and what it would cost. Changes nothing.
+
+    \b
+    Examples:
+      deployer plan pp8-async
+      deployer plan tp8 --detailed-exitcode --json
+    """
+    wanted = app.profile(profile)
+    with app.session(f"plan {profile}") as session:
+        made, _, against, said = apply_.plan(session, wanted)
+    document = made.as_dict() | {"objections": [item.as_dict() for item in against], "notes": said}
+    app.show(document, plan_view(made, document["objections"], said))
+    return 10 if detailed_exitcode and made.restart else 0
+
+
+COMMANDS = (apply, rollback, resume, converge, plan)

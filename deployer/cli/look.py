@@ -1,0 +1,159 @@
+"""Commands that only look: status, history, logs, profiles, compare."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from deployer.cli.common import App, common_options, pass_app, print_json
+from deployer.config.profile import list_profiles
+from deployer.deploy import logs as logs_
+from deployer.deploy import status as status_
+from deployer.deploy.compare import read_bench
+from deployer.errors import UsageError
+from deployer.report.bench_table import comparison_document, comparison_view
+from deployer.report.views import history_view, profiles_view, status_view
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Show it again every few seconds until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
+    help="Seconds between looks.",
+)
+@common_options
+@pass_app
+def status(app: App, watch: bool, interval: float) -> int:
+    """Show what is live, whether it is healthy, and how fast it was when it was proven.
+
+    Exits with 0 where the live release is healthy, with 6 where nothing healthy serves.
+
+    \b
+    Examples:
+      deployer status
+      deployer status --watch
+      deployer status --json | jq .ok
+    """
+    if watch and app.as_json:
+        raise UsageError(
+            "--watch draws on a terminal and cannot be one JSON document", remedy="leave one of the two out"
+        )
+    with app.session("status") as session:
+        document = status_.status(session)
+        if not watch:
+            app.show(document, status_view(document))
+            return 0 if document["hosts"][0]["health"]["ok"] else 6
+        from rich.live import Live
+
+        try:
+            with Live(status_view(document), console=app.console, screen=app.console.is_terminal) as live:
+                while True:
+                    time.sleep(interval)
+                    document = status_.status(session)
+                    live.update(status_view(document), refresh=True)
+        except KeyboardInterrupt:
+            app.console.print(status_view(document))
+    return 0 if document["hosts"][0]["health"]["ok"] else 6
+
+
+@click.command()
+@common_options
+@pass_app
+def history(app: App) -> int:
+    """List the releases of a service, the newest first: what was tried, what came of it, how fast it was.
+
+    \b
+    Example:
+      deployer history
+    """
+    with app.session("history") as session:
+        state = session.state()
+    document = status_.history_document(session.service.name, state)
+    app.show(document, history_view(document))
+    return 0
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on with new lines until Ctrl-C.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="How many lines back."
+)
+@click.option("--release", type=int, metavar="N", help="The log of release N's last start.")
+@common_options
+@pass_app
+def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
+    """Print the service's log from the host's journal, secrets taken out.
+
+    \b
+    Examples:
+      deployer logs -f
+      deployer logs --release 3 -n 200
+    """
+    with app.session("logs") as session:
+        entries = logs_.read(session, lines=lines, follow=follow, release=release)
+        if app.as_json:
+            if follow:
+                raise UsageError(
+                    "--follow never ends and cannot be one JSON document", remedy="leave one of the two out"
+                )
+            print_json({"service": session.service.name, "lines": list(entries)})
+            return 0
+        try:
+            for entry in entries:
+                click.echo(entry["text"])
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+@click.command()
+@click.option("--sglang", "version", metavar="VERSION", help="Show the arguments for this SGLang version.")
+@common_options
+@pass_app
+def profiles(app: App, version: str | None) -> int:
+    """List the profiles that can be applied, with the arguments they come to. Asks no host.
+
+    \b
+    Examples:
+      deployer profiles
+      deployer profiles --sglang 0.5.23 --json
+    """
+    from deployer.config.profile import load_profile
+    from deployer.sglang.arguments import preview
+
+    folders = app.profile_folders()
+    entries = []
+    for name in list_profiles(folders):
+        profile = load_profile(name, folders)
+        entries.append(preview(profile, version))
+    app.show({"profiles": entries}, profiles_view(entries))
+    return 0
+
+
+@click.command()
+@click.argument("releases", nargs=-1, metavar="RELEASE RELEASE...")
+@common_options
+@pass_app
+def compare(app: App, releases: tuple[str, ...]) -> int:
+    """Put the benchmarks of releases side by side (numbers or profile names; the first is the reference).
+
+    A profile's name means its newest release that has a benchmark.
+
+    \b
+    Examples:
+      deployer compare 1 2
+      deployer compare tp8 pp8-async
+    """
+    if len(releases) < 2:
+        raise UsageError("compare takes at least two releases", remedy="for example: deployer compare 1 2")
+    with app.session("compare") as session:
+        benches = dict(read_bench(session, wanted) for wanted in releases)
+    app.show(comparison_document(benches), comparison_view(benches))
+    return 0
+
+
+COMMANDS = (status, history, logs, profiles, compare)

@@ -1,0 +1,96 @@
+"""The `deployer` command: parse, call, show. Decisions are made elsewhere."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from deployer import __version__
+from deployer.cli import change, look
+from deployer.cli.common import (
+    App,
+    common_options,
+    install_signals,
+    interrupted,
+    print_error,
+    write_bug_report,
+)
+from deployer.errors import DeployerError, UsageError
+from deployer.rehearsal.commands import rehearse
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done, or nothing to do          5  the candidate failed, the live profile serves again
+  1  a bug in deployer               6  nothing healthy is serving
+  2  usage, configuration, consent   7  the benchmark cannot tell; not promoted
+  3  refused, nothing was changed    8  the host cannot be reached
+  4  somebody else holds the lease 130  interrupted"""
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=EXIT_CODES,
+    help="""Turn an SGLang parallelism profile into a proven-live service on a GPU host.
+
+\b
+  deployer -i inventories/rehearsal.toml profiles      what can be applied
+  deployer -i inventories/rehearsal.toml plan tp8      what would change
+  deployer -i inventories/rehearsal.toml apply tp8     change it, prove it, make it live
+  deployer -i inventories/rehearsal.toml rollback      back to the last proven profile
+  deployer -i inventories/rehearsal.toml status        what is live, is it healthy, how fast is it""",
+)
+@common_options
+@click.version_option(__version__, prog_name="deployer")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    context.ensure_object(App)
+
+
+for command in (*change.COMMANDS, *look.COMMANDS, rehearse):
+    cli.add_command(command)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the program and exit with its code."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: list[str]) -> int:
+    """Run the program and return its exit code. Every error becomes one paragraph and a code."""
+    app = App(flags={"json": True} if "--json" in argv else {})
+    install_signals()
+    try:
+        result = cli.main(args=argv, prog_name="deployer", standalone_mode=False, obj=app)
+        return int(result or 0)
+    except click.exceptions.Exit as exit_:
+        return int(exit_.exit_code)
+    except click.ClickException as error:
+        if app.as_json:
+            print_error(app, UsageError(error.format_message()))
+        else:
+            error.show()
+        return 2
+    except DeployerError as error:
+        print_error(app, error)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        print_error(app, interrupted())
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        path = write_bug_report(error)
+        print_error(
+            app,
+            DeployerError(
+                f"this is a bug in deployer: {type(error).__name__}: {error}",
+                remedy=f"please report it with {path}; `deployer status` shows what is serving",
+            ),
+        )
+        return 1
+
+
+if __name__ == "__main__":
+    main()

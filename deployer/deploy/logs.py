@@ -1,0 +1,36 @@
+"""The service's log, from the host's journal, with secrets taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deployer.deploy.model import Json
+from deployer.deploy.session import Session
+from deployer.errors import Refused
+from deployer.sglang.server_info import redact
+
+
+def read(session: Session, *, lines: int, follow: bool, release: int | None) -> Iterator[Json]:
+    """Entries ``{t, text, source}``, oldest first; with ``follow`` they go on until the caller stops.
+
+    ``release`` limits them to the last start of that release. Refused where it was never started.
+    """
+    invocation = None
+    if release is not None:
+        manifest = next((item for item in session.state().releases if item.get("number") == release), None)
+        if manifest is None:
+            raise Refused(f"there is no release {release}", remedy="`deployer history` lists them")
+        invocation = manifest.get("invocation_id")
+        if not invocation:
+            raise Refused(f"release {release} was never started, so it has no log")
+    secrets = [session.api_key] if session.api_key else []
+    with session.client.journal(
+        session.service.name, lines=lines, follow=follow, invocation_id=invocation
+    ) as stream:
+        while True:
+            try:
+                entry = stream.next(timeout=None)
+            except StopIteration:
+                return
+            if entry is not None:
+                yield {**entry, "text": redact(entry["text"], secrets)}

@@ -1,0 +1,232 @@
+"""Documents as tables and paragraphs: status, history, plan, outcome, profiles. Each function returns rich renderables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from deployer.deploy.model import Json, Outcome
+from deployer.deploy.plan import Plan
+
+_GIB = 1024**3
+
+
+def ago(since: float | None, now: float | None = None) -> str:
+    """A moment in the past as `3 min ago`."""
+    if since is None:
+        return "unknown"
+    return f"{duration((now or time.time()) - since)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit a person would use."""
+    seconds = max(0.0, seconds)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.0f} days"
+
+
+def moment(epoch: float | None) -> str:
+    """A point in time in local time, to the minute."""
+    return datetime.fromtimestamp(epoch).strftime("%Y-%m-%d %H:%M") if epoch else ""
+
+
+def speed(bench: Json | None) -> str:
+    """A benchmark's summary in one line: single stream, then aggregate at each level."""
+    if not bench:
+        return ""
+    parts = []
+    if bench.get("single_stream_tok_s"):
+        parts.append(f"{bench['single_stream_tok_s']:.0f} tok/s for one")
+    levels = bench.get("levels") or {}
+    parts += [f"{value:.0f} at {level}" for level, value in levels.items() if value]
+    return ", ".join(parts)
+
+
+def status_view(document: Json) -> RenderableType:
+    """The status of one service."""
+    entry = document["hosts"][0]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    live, unit, health = entry["live"], entry["unit"], entry["health"]
+    mark = "[green]● healthy[/green]" if document["ok"] else "[red]● not healthy[/red]"
+    if entry["transition"]:
+        mark = "[yellow]● changing[/yellow]"
+    table.add_row(document["service"], f"{mark} on {escape(entry['host'])}")
+    if live:
+        since = f", live since {ago(live['since'])}" if live["since"] else ""
+        table.add_row(
+            "live", f"{escape(live['profile'] or '?')} (release {escape(live['release'] or '?')}{since})"
+        )
+        if speed(live.get("bench")):
+            table.add_row("speed", f"{speed(live['bench'])} [dim](when it was proven)[/dim]")
+        if live.get("sglang"):
+            table.add_row("engine", f"SGLang {escape(live['sglang'])}")
+    else:
+        table.add_row("live", "nothing was ever live")
+    running = f", running {escape(unit['running'])}" if unit["running"] else ""
+    table.add_row(
+        "unit", f"{unit['name']}: {unit['active']} ({unit['sub']}), {unit['restarts']} restarts{running}"
+    )
+    took = f" in {health['seconds']:.2f} s" if health["ok"] else ""
+    table.add_row("health", f"/health: {escape(str(health['status']))}{took}")
+    if entry["transition"]:
+        change = entry["transition"]
+        table.add_row(
+            "change",
+            f"from {change['from'] or 'nothing'} to {change['to']}: {change['step']}, for {duration(change['seconds'])}",
+        )
+    if entry["lease"]:
+        lease = entry["lease"]
+        table.add_row(
+            "lease", f"{escape(lease['owner'])}: {escape(lease['reason'])}, {lease['expires_in']:.0f} s left"
+        )
+    for text in entry["drift"]:
+        table.add_row("[yellow]drift[/yellow]", escape(text))
+    parts: list[RenderableType] = [table]
+    if entry["gpus"]:
+        parts += [Text(""), gpu_table(entry["gpus"])]
+    return Group(*parts)
+
+
+def gpu_table(gpus: Iterable[Json]) -> Table:
+    """Memory, use and power of each GPU."""
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for name in ("GPU", "memory", "use", "power"):
+        table.add_column(name, justify="left" if name == "GPU" else "right")
+    for gpu in gpus:
+        power = "" if gpu["power_w"] is None else f"{gpu['power_w']:.0f} W"
+        if power and gpu["power_limit_w"]:
+            power += f" of {gpu['power_limit_w']:.0f}"
+        table.add_row(
+            f"{gpu['index']} {escape(gpu['name'])}",
+            f"{gpu['memory_used'] / _GIB:.0f} of {gpu['memory_total'] / _GIB:.0f} GiB",
+            "" if gpu["utilization"] is None else f"{gpu['utilization']:.0f} %",
+            power,
+        )
+    return table
+
+
+_STATE_STYLE = {"live": "green", "failed": "red", "inconclusive": "yellow", "interrupted": "yellow"}
+
+
+def history_view(document: Json) -> RenderableType:
+    """All releases, the newest first."""
+    if not document["releases"]:
+        return Text(f"No release was ever made for {document['service']}.")
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for name in ("#", "profile", "state", "when", "start", "speed", "note"):
+        table.add_column(name, justify="right" if name in ("#", "start") else "left", overflow="fold")
+    for item in document["releases"]:
+        style = _STATE_STYLE.get(item["state"], "dim")
+        seconds = sum(phase["seconds"] for phase in item["timeline"] or ())
+        note = (item["failure"] or {}).get("cause") or ""
+        if not note and item["was_live"] and not item["live"]:
+            note = "was live: can be gone back to"
+        table.add_row(
+            str(item["number"]),
+            escape(item["profile"]),
+            f"[{style}]{item['state']}[/{style}]",
+            moment(item["promoted"] or item["created"]),
+            f"{seconds:.0f} s" if seconds else "",
+            speed(item["bench_summary"]),
+            escape(note if len(note) <= 90 else note[:87] + "..."),
+        )
+    return table
+
+
+def plan_view(plan: Plan, objections: Iterable[Json] = (), notes: Iterable[str] = ()) -> RenderableType:
+    """What an apply would do: changes one by one, the unit's diff, the expected downtime."""
+    parts: list[RenderableType] = []
+    if plan.action == "nothing":
+        parts.append(
+            Text.from_markup(
+                f"[green]Nothing to do:[/green] {escape(plan.profile)} is live as {plan.live} and healthy."
+            )
+        )
+    elif plan.action == "converge":
+        parts.append(
+            Text.from_markup(
+                f"[yellow]{escape(plan.profile)} is live as {plan.live} but not running as it should:[/yellow] "
+                "it would be started again."
+            )
+        )
+    else:
+        parts.append(
+            Text.from_markup(f"[bold]{escape(plan.profile)}[/bold] would become release {plan.release}:")
+        )
+        changes = Table.grid(padding=(0, 1))
+        for change in plan.changes:
+            colour = "green" if change.before is None else "red" if change.after is None else "yellow"
+            changes.add_row(" ", f"[dim]{change.kind}[/dim]", f"[{colour}]{escape(str(change))}[/{colour}]")
+        parts.append(changes)
+    if plan.unit_diff:
+        parts.append(Syntax(plan.unit_diff, "diff", background_color="default", word_wrap=True))
+    if plan.interrupts:
+        wait = (
+            f"about {duration(plan.downtime)} (from {plan.downtime_basis})"
+            if plan.downtime
+            else plan.downtime_basis
+        )
+        parts.append(
+            Text.from_markup(
+                f"[bold]A restart is needed:[/bold] {escape(plan.live or 'what runs now')} is stopped. "
+                f"Expected downtime: {escape(wait)}."
+            )
+        )
+    for text in notes:
+        parts.append(Text(f"note: {text}"))
+    for item in objections:
+        parts.append(
+            Text.from_markup(
+                f"[red]objection:[/red] {escape(item['message'])}\n  remedy: {escape(item['remedy'])}"
+            )
+        )
+    return Group(*parts)
+
+
+def print_outcome(console: Console, outcome: Outcome) -> None:
+    """How an apply or rollback ended, with the log tail where it failed."""
+    colour = {0: "green", 130: "yellow", 7: "yellow"}.get(outcome.exit_code, "red")
+    failure = outcome.failure
+    if failure:
+        console.print()
+        where = f" in {failure['phase']}" if failure.get("phase") else ""
+        console.print(f"[red]Failed{escape(where)}:[/red] {escape(failure['cause'])}", highlight=False)
+        if failure.get("remedy"):
+            console.print(f"[bold]What to do:[/bold] {escape(failure['remedy'])}", highlight=False)
+        if failure.get("log_tail"):
+            console.print("[dim]The log at that moment:[/dim]")
+            for line in failure["log_tail"]:
+                console.print(
+                    f"  [dim]│[/dim] {escape(line)}", highlight=False, overflow="ellipsis", no_wrap=True
+                )
+    for note in outcome.notes:
+        console.print(f"[dim]· {escape(note)}[/dim]", highlight=False)
+    console.print(f"[{colour}]{escape(outcome.message)}[/{colour}]", highlight=False)
+
+
+def profiles_view(entries: Iterable[Json]) -> RenderableType:
+    """Profiles with what they come to."""
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for name in ("profile", "what it is", "arguments"):
+        table.add_column(name, overflow="fold")
+    for item in entries:
+        table.add_row(
+            f"[bold]{escape(item['name'])}[/bold]",
+            escape(item["description"]),
+            f"[dim]{escape(' '.join(item['arguments']))}[/dim]",
+        )
+    return table
