@@ -1,0 +1,380 @@
+"""What a rehearsal host takes from the operator's machine: programs, disk images, mounts, control groups, a container.
+
+Everything here acts on the machine itself, so every function names exactly what it touches: an image or a folder below
+a set's own state folder, or a process found by that folder. Nothing is ended by its program's name alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from deployer.errors import HostError, PreflightRefused
+
+_PROGRAMS = {
+    "systemd-nspawn": "systemd-container",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "dbus-daemon": "dbus",
+    "sudo": "sudo",
+    "mkfs.ext4": "e2fsprogs",
+    "losetup": "mount",
+    "mount": "mount",
+    "nsenter": "util-linux",
+}
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# ext4's "stop at once, flush nothing" (EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH).
+_EXT4_SHUTDOWN = 0x8004587D
+_NO_LOG_FLUSH = 2
+
+
+def program(name: str) -> str | None:
+    """Where a program is, looked for in the system's folders too (an ordinary user's PATH lacks sbin)."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
+
+
+def missing_packages(find: Callable[[str], str | None] = program) -> list[str]:
+    """The Debian packages whose programs are not here, in alphabetical order."""
+    return sorted({package for name, package in _PROGRAMS.items() if find(name) is None})
+
+
+def require_fit() -> None:
+    """Refuse (PreflightRefused) unless this machine can run rehearsal hosts and we are root on it."""
+    if not os.uname().sysname == "Linux":
+        raise PreflightRefused(
+            "rehearsal hosts need Linux: they are systemd-nspawn containers",
+            remedy="run the rehearsal on a Linux machine, for example in a virtual machine",
+        )
+    if os.geteuid() != 0:
+        raise PreflightRefused(
+            "rehearsal hosts need root: they are containers with mounts and control groups of their own",
+            remedy="run the command as root, or allow `sudo -n` for it",
+        )
+    packages = missing_packages()
+    if packages:
+        raise PreflightRefused(
+            f"this machine lacks programs that rehearsal hosts need (Debian packages: {', '.join(packages)})",
+            remedy=f"run `apt-get install -y {' '.join(packages)}`",
+            detail={"packages": packages},
+        )
+    if os.stat("/usr").st_dev != os.stat("/").st_dev or os.stat("/etc").st_dev != os.stat("/").st_dev:
+        raise PreflightRefused(
+            "/usr and /etc must be on the root file system: a rehearsal host is an overlay of that one file system",
+            remedy="rehearse on a machine with one root file system",
+        )
+
+
+def run(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> str:
+    """Run a program of the machine and return what it printed. HostError with its own words when it fails."""
+    path = program(argv[0]) or argv[0]
+    try:
+        done = subprocess.run(
+            [path, *argv[1:]], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError(f"`{' '.join(argv)}` could not be run: {error}") from error
+    if done.returncode != 0:
+        raise HostError(
+            f"`{' '.join(argv)}` failed with status {done.returncode}: {done.stderr.strip()}",
+            remedy="run `deployer rehearse down`, then `deployer rehearse up` again",
+        )
+    return done.stdout
+
+
+# Disks
+
+
+def make_image(image: Path, size: int) -> None:
+    """A sparse file of ``size`` bytes with an empty ext4 in it."""
+    with image.open("wb") as handle:
+        handle.truncate(size)
+    run(
+        [
+            "mkfs.ext4",
+            "-q",
+            "-F",
+            "-m",
+            "0",
+            "-E",
+            "nodiscard,lazy_itable_init=1,lazy_journal_init=1",
+            str(image),
+        ]
+    )
+
+
+def mount_image(image: Path, target: Path) -> None:
+    """Mount an image; its loop device goes away with the mount."""
+    target.mkdir(parents=True, exist_ok=True)
+    run(["mount", "-t", "ext4", "-o", "loop,noinit_itable", str(image), str(target)])
+
+
+def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
+    """Mount ``lower`` with everything that is written to it kept in ``upper``."""
+    target.mkdir(parents=True, exist_ok=True)
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    run(["mount", "-t", "overlay", "deployer-rehearsal", "-o", options, str(target)])
+
+
+def mounts_below(folder: Path, table: str | None = None) -> list[Path]:
+    """Mount points at or below a folder, the innermost (latest) first. ``table`` is the text of a mountinfo file."""
+    text = Path("/proc/self/mountinfo").read_text() if table is None else table
+    points = [Path(_unescape(line.split()[4])) for line in text.splitlines() if line.strip()]
+    return [point for point in reversed(points) if point == folder or folder in point.parents]
+
+
+def _unescape(word: str) -> str:
+    for code, character in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
+        word = word.replace(code, character)
+    return word
+
+
+def unmount_below(folder: Path, patience: float = 10.0) -> None:
+    """Unmount everything below a folder; what stays busy for ``patience`` seconds is detached lazily."""
+    for point in mounts_below(folder):
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                run(["umount", str(point)])
+                break
+            except HostError:
+                if time.monotonic() > deadline:
+                    run(["umount", "--lazy", str(point)])
+                    break
+                time.sleep(0.1)
+
+
+def loops_of(image: Path) -> list[str]:
+    """Loop devices that hold an image."""
+    listing = run(["losetup", "--noheadings", "--output", "NAME", "--associated", str(image)])
+    return listing.split()
+
+
+def detach_loops(image: Path, patience: float = 5.0) -> None:
+    """Detach whatever loop device still holds an image."""
+    deadline = time.monotonic() + patience
+    while devices := loops_of(image):
+        for device in devices:
+            run(["losetup", "--detach", device])
+        if time.monotonic() > deadline:
+            raise HostError(f"{image} is still held by {', '.join(devices)}")
+        time.sleep(0.05)
+
+
+def cut_power(mounted: Path) -> None:
+    """Stop a mounted ext4 at once, flushing nothing: what was not synced is gone, as when the power fails."""
+    handle = os.open(mounted, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.ioctl(handle, _EXT4_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
+    finally:
+        os.close(handle)
+
+
+# Processes
+
+
+def process_started(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when there is none (a zombie counts as none)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def containers_of(root: Path) -> list[int]:
+    """Process ids of every systemd-nspawn that runs on exactly this root folder."""
+    found = []
+    wanted = f"--directory={root}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            argv = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        alive = process_started(int(entry.name)) is not None
+        if alive and argv[0].rpartition(b"/")[2] == b"systemd-nspawn" and wanted in argv:
+            found.append(int(entry.name))
+    return found
+
+
+def init_of(container: int) -> int | None:
+    """The process that is PID 1 inside a container, as the machine numbers it; None before it exists."""
+    for child in _children(container):
+        try:
+            status = Path(f"/proc/{child}/status").read_text()
+        except OSError:
+            continue
+        numbers = [line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")]
+        if numbers and len(numbers[0]) > 1 and numbers[0][-1] == "1" and process_started(child) is not None:
+            return child
+    return None
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def kill(pid: int) -> None:
+    """SIGKILL one process; nothing if it is gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def wait_gone(pids: Sequence[int], patience: float = 15.0) -> None:
+    """Wait until processes have ended (reaping those that are our children). HostError after ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    left = list(pids)
+    while left:
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        left = [pid for pid in left if process_started(pid) is not None]
+        if left and time.monotonic() > deadline:
+            raise HostError(f"processes {left} do not end, even after SIGKILL (uninterruptible?)")
+        if left:
+            time.sleep(0.02)
+
+
+# Control groups
+
+
+def control_groups(name: str) -> list[Path]:
+    """Fresh control groups for one host, one in each hierarchy; [] where systemd hands them out itself.
+
+    On a machine that systemd does not run, containers would otherwise share the group they were started from.
+    """
+    if Path("/run/systemd/system").is_dir():
+        return []
+    made = []
+    for path in group_paths(name):
+        path.mkdir(parents=True, exist_ok=True)
+        for parent_file in ("cpuset.cpus", "cpuset.mems"):
+            for folder in (path.parent, path):
+                mine = folder / parent_file
+                if mine.exists() and not mine.read_text().strip():
+                    mine.write_text((folder.parent / parent_file).read_text())
+        made.append(path)
+    return made
+
+
+def group_paths(name: str, table: str | None = None) -> list[Path]:
+    """Where a host's control groups are. ``table`` is the text of /proc/self/mounts."""
+    text = Path("/proc/self/mounts").read_text() if table is None else table
+    points = [line.split()[1] for line in text.splitlines() if line.split()[2:3] in (["cgroup"], ["cgroup2"])]
+    return [Path(point) / "deployer-rehearsal" / name for point in points]
+
+
+def remove_control_groups(name: str) -> None:
+    """Remove a host's control groups, innermost first; those with processes in them stay."""
+    if Path("/run/systemd/system").is_dir():
+        return
+    for path in group_paths(name):
+        for folder, _, _ in os.walk(path, topdown=False):
+            _remove_folder(Path(folder))
+        _remove_folder(path.parent)
+
+
+def _remove_folder(path: Path) -> None:
+    try:
+        path.rmdir()
+    except OSError:
+        return
+
+
+# The container
+
+
+def start_container(root: Path, name: str, hostname: str, binds: Sequence[Path], log: Path) -> int:
+    """Boot ``rehearsal.target`` on ``root``; returns the process id of systemd-nspawn."""
+    nspawn = program("systemd-nspawn")
+    assert nspawn is not None
+    groups = control_groups(name)
+    argv = [
+        nspawn,
+        "--quiet",
+        f"--directory={root}",
+        "--boot",
+        f"--machine={name}",
+        f"--hostname={hostname}",
+        "--register=no",
+        "--settings=no",
+        "--link-journal=no",
+        "--resolv-conf=off",
+        "--timezone=off",
+        "--console=read-only",
+        *(["--keep-unit"] if groups else []),
+        *(f"--bind-ro={_nspawn_path(path)}" for path in binds),
+        "systemd.unit=rehearsal.target",
+    ]
+    # The shell enters the control groups and becomes systemd-nspawn, so the process id is known from the start.
+    enter = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
+    files = [str(group / "cgroup.procs") for group in groups]
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        return os.posix_spawn(
+            "/bin/sh",
+            ["sh", "-c", enter, "sh", *files, "--", *argv],
+            {"PATH": _SYSTEM_PATH, "LANG": "C.UTF-8", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, nothing, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(output)
+        os.close(nothing)
+
+
+def _nspawn_path(path: Path) -> str:
+    return str(path).replace("\\", "\\\\").replace(":", "\\:")
+
+
+def enter(init: int, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> str:
+    """Run a program inside a container (as root, not through SSH) and return what it printed."""
+    spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd"]
+    clean = ["env", "-i", f"PATH={_SYSTEM_PATH}", "HOME=/root", "LANG=C.UTF-8"]
+    return run(["nsenter", f"--target={init}", *spaces, *clean, *argv], stdin=stdin, timeout=timeout)
+
+
+# The network
+
+
+def address_free(address: str, port: int) -> bool:
+    """Whether nothing listens on an address of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
+
+
+def ssh_answers(address: str, port: int) -> bool:
+    """Whether an SSH server says its name there."""
+    try:
+        with socket.create_connection((address, port), timeout=2.0) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

@@ -1,0 +1,67 @@
+"""Marks by folder, and the rehearsal hosts that tests of real SSH and real systemd share.
+
+A test run has a set of hosts of its own, named after its process, and removes it at its end. Sets of test runs that
+were killed are removed by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployer.rehearsal import hosts, sets
+
+_FOLDER = Path(__file__).parent
+_SET = f"test-{os.getpid()}"
+# What a test may leave on a host: services of ours with their files, the lease, faults, transient units.
+_WIPE = r"""
+set -u
+systemctl stop 'sglang-*' 'deployer-*' 'rehearsal-probe-*' >/dev/null 2>&1
+for folder in /etc/systemd/system /run/systemd/system /usr/local/lib/systemd/system /etc/systemd/system.control \
+    /run/systemd/system.control /run/systemd/transient; do
+    rm -rf "$folder"/sglang-* "$folder"/deployer-* "$folder"/*.wants/sglang-* "$folder"/*.wants/deployer-*
+done
+rm -rf /var/lib/deployer /run/sglang-standin
+systemctl daemon-reload
+systemctl reset-failed
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """tests/host needs a host, tests/e2e runs whole commands against one."""
+    for item in items:
+        for folder in ("host", "e2e"):
+            if _FOLDER / folder in item.path.parents:
+                item.add_marker(folder)
+
+
+@pytest.fixture(scope="session")
+def rehearsal_host() -> Iterator[hosts.RehearsalHost]:
+    """A booted practice host, shared by the whole run."""
+    _remove_left_behind()
+    try:
+        yield hosts.up(_SET, 1)[0]
+    finally:
+        hosts.down(_SET)
+
+
+@pytest.fixture
+def fresh_host(rehearsal_host: hosts.RehearsalHost) -> hosts.RehearsalHost:
+    """The practice host with nothing of ours on it: no services, no state, no faults."""
+    wipe(rehearsal_host)
+    return rehearsal_host
+
+
+def wipe(host: hosts.RehearsalHost) -> None:
+    """Remove everything that deployer and the stand-in engine left on a host."""
+    host.run(["sh", "-c", _WIPE], timeout=120)
+
+
+def _remove_left_behind() -> None:
+    for name in sets.all_sets():
+        owner = name.removeprefix("test-")
+        if owner != name and owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            hosts.down(name)
