@@ -30,10 +30,10 @@ FEWEST_REPEATS = 8
 class Request:
     """What was seen of one request.
 
-    ``intent`` is the moment the client meant to send, ``sent`` the moment the request had been handed to the
-    socket, ``stamps`` the arrival of every chunk that carried text, ``end`` the arrival of the last event.
-    ``tokens`` and ``prompt_tokens`` are the server's own count (``usage``), never the number of chunks. ``kind``
-    is None for a completed request, else how it failed.
+    ``intent`` is the moment the client meant to send, ``sent`` the moment the request had been handed to
+    the socket, ``stamps`` the arrival of every chunk that carried text, ``end`` the arrival of the last
+    event. ``tokens`` and ``prompt_tokens`` are the server's own count (``usage``), never the number of
+    chunks. ``kind`` is None for a completed request, else how it failed.
     """
 
     index: int
@@ -60,7 +60,7 @@ class Request:
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """The ``q``-th percentile (0 to 100) of ascending ``values``, linear between neighbours; ValueError if empty."""
+    """The ``q``-th percentile (0 to 100) of ascending ``values``, linear in between; ValueError if empty."""
     if not values:
         raise ValueError("a percentile of nothing")
     place = (len(values) - 1) * q / 100

@@ -1,0 +1,70 @@
+"""The client's own part in what it measures: how busy it was, and no garbage collection meanwhile.
+
+Travels to the host with ``load.py``: Python 3.9, standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import Iterator
+from typing import Any
+
+if __package__:
+    from deployer.bench.stats import SAMPLES_FOR_P99, percentile
+else:  # on the host: the files lie side by side
+    from stats import SAMPLES_FOR_P99, percentile  # type: ignore[import-not-found,no-redef]
+
+Json = dict[str, Any]
+
+#: A client that uses more of one core, or whose event loop is later than this in the median, measures itself.
+CPU_LIMIT = 0.7
+LAG_LIMIT = 0.005
+LAG_PERIOD = 0.01
+
+
+class Saturation:
+    """How busy the client itself was: its share of one core, and how late its event loop ran."""
+
+    def __init__(self) -> None:
+        self._lags: list[float] = []
+        self._wall = time.perf_counter()
+        self._cpu = time.thread_time()
+
+    async def watch(self) -> None:
+        """Sample the loop's lag until cancelled."""
+        while True:
+            due = time.perf_counter() + LAG_PERIOD
+            await asyncio.sleep(LAG_PERIOD)
+            self._lags.append(max(0.0, time.perf_counter() - due))
+
+    def summary(self) -> Json:
+        """``{cpu, lag_p50_s, lag_p99_s, samples, client_limited}``; cpu 1.0 is one whole core."""
+        wall = time.perf_counter() - self._wall
+        cpu = (time.thread_time() - self._cpu) / wall if wall > 0 else 0.0
+        lags = sorted(self._lags)
+        p50 = percentile(lags, 50) if lags else None
+        return {
+            "cpu": round(cpu, 4),
+            "lag_p50_s": None if p50 is None else round(p50, 6),
+            "lag_p99_s": round(percentile(lags, 99), 6) if len(lags) >= SAMPLES_FOR_P99 else None,
+            "samples": len(lags),
+            "client_limited": cpu > CPU_LIMIT or (p50 is not None and p50 > LAG_LIMIT),
+        }
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """No garbage collection inside: a pause of it is a latency of nobody's."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()

@@ -1,0 +1,149 @@
+"""One request: the bytes of a streamed answer, taken apart and timed.
+
+Travels to the host with ``load.py``: Python 3.9, standard library and httpx only.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import httpx
+
+if __package__:
+    from deployer.bench.stats import Request
+else:  # on the host: the files lie side by side
+    from stats import Request  # type: ignore[import-not-found,no-redef]
+
+_EVENT_LIMIT = 4 * 1024 * 1024
+_TEXT_KEPT = 4096
+_DETAIL_KEPT = 300
+
+
+class EventSplitter:
+    """Server-sent events out of a byte stream, however it is cut.
+
+    ``feed`` returns the data of the events that the piece completed. Lines end in LF, CR or CRLF; comments
+    and other fields are passed over; what follows the last blank line is not an event. ValueError above 4
+    MiB an event.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+        self._first = True
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of each event completed by ``piece``, in order."""
+        if self._after_cr and piece:
+            self._after_cr = False
+            if piece[:1] == b"\n":
+                piece = piece[1:]
+        if not piece:
+            return []
+        events: list[bytes] = []
+        lines = (self._rest + piece).splitlines(keepends=True)
+        self._rest = b"" if lines[-1][-1:] in (b"\n", b"\r") else lines.pop()
+        self._after_cr = not self._rest and lines[-1][-1:] == b"\r"
+        for line in lines:
+            self._line(line.rstrip(b"\r\n"), events)
+        if self._size + len(self._rest) > _EVENT_LIMIT:
+            raise ValueError(f"an event of more than {_EVENT_LIMIT} bytes")
+        return events
+
+    def _line(self, line: bytes, events: list[bytes]) -> None:
+        if self._first:
+            self._first = False
+            if line[:3] == b"\xef\xbb\xbf":
+                line = line[3:]
+        if not line:
+            if self._data:
+                events.append(b"\n".join(self._data))
+                self._data = []
+                self._size = 0
+            return
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value[1:] if value[:1] == b" " else value)
+            self._size += len(value)
+
+
+def absorb(request: Request, data: bytes, now: float) -> None:
+    """Take one event that arrived at ``now`` into the record. ValueError where it is not what was promised."""
+    request.end = now
+    if data == b"[DONE]":
+        return
+    event = json.loads(data)
+    if not isinstance(event, dict):
+        raise ValueError("an event that is not an object")
+    if event.get("error"):
+        request.kind = "error"
+        request.detail = str(event["error"])[:_DETAIL_KEPT]
+        return
+    for choice in event.get("choices") or []:
+        text = choice.get("text")
+        if text:
+            request.stamps.append(now)
+            if len(request.text) < _TEXT_KEPT:
+                request.text += text
+    usage = event.get("usage")
+    if usage:
+        request.tokens = int(usage["completion_tokens"])
+        request.prompt_tokens = int(usage.get("prompt_tokens") or 0)
+
+
+def conclude(request: Request) -> None:
+    """The verdict on a request whose stream ended properly."""
+    if request.kind == "error":
+        return
+    if request.tokens is None:
+        request.kind, request.detail = "no-usage", "the stream ended without a usage count"
+    elif not request.stamps:
+        request.kind, request.detail = "empty", f"{request.tokens} tokens and no text"
+    elif request.tokens < request.asked:
+        request.kind, request.detail = "short", f"{request.tokens} of {request.asked} tokens"
+    else:
+        request.kind = None
+
+
+async def perform(client: httpx.AsyncClient, url: str, body: bytes, request: Request) -> None:
+    """Send one request and record what comes back. Never raises for what a server can do; never retries."""
+    clock = time.perf_counter
+
+    async def trace(event: str, _info: Any) -> None:
+        if event == "http11.send_request_body.complete":
+            request.sent = clock()
+
+    splitter = EventSplitter()
+    request.intent = clock()
+    try:
+        async with client.stream("POST", url, content=body, extensions={"trace": trace}) as response:
+            if response.status_code != 200:
+                request.kind = f"http-{response.status_code}"
+                async for raw in response.aiter_raw():
+                    request.detail += raw.decode("utf-8", "replace")
+                    if len(request.detail) >= _DETAIL_KEPT:
+                        break
+                request.detail = request.detail[:_DETAIL_KEPT]
+                return
+            async for raw in response.aiter_raw():
+                now = clock()
+                for data in splitter.feed(raw):
+                    absorb(request, data, now)
+        conclude(request)
+    except httpx.TimeoutException as error:
+        request.kind = "connect" if isinstance(error, httpx.ConnectTimeout) else "timeout"
+        request.detail = type(error).__name__
+    except httpx.ConnectError as error:
+        request.kind, request.detail = "connect", str(error)
+    except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+        gone = not isinstance(error, httpx.RemoteProtocolError) or "without" in str(error)
+        request.kind, request.detail = ("reset" if gone else "protocol"), str(error) or type(error).__name__
+    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+        request.kind, request.detail = "protocol", f"{type(error).__name__}: {error}"
+    finally:
+        if request.end is None or not request.completed:
+            request.end = clock()

@@ -1,0 +1,125 @@
+"""Whether somebody else used the server while it was being measured, by the server's own counters.
+
+Clients reach a candidate as soon as it answers, and their tokens look like slowness of ours. Two counters
+tell: ``sglang:generation_tokens_total`` of ``/metrics`` (only with ``--enable-metrics``) and the requests
+in flight of ``/v1/loads``. Travels to the host with ``load.py``: Python 3.9, standard library only, apart
+from the client passed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+#: Health probes generate a token each, about one a second; they are not foreign traffic.
+ALLOWED_TOKENS = 32
+ALLOWED_TOKENS_PER_SECOND = 2.0
+
+_TOKENS = re.compile(r"^sglang[:_]generation_tokens_total(?:\{[^\n]*\})?[ \t]+([0-9.eE+-]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The server's counters at one moment; None where it does not show them."""
+
+    tokens: float | None = None
+    in_flight: int | None = None
+
+
+def parse_metrics(text: str) -> float | None:
+    """Generated tokens since the server's start, over all label sets; None where the text has no such line."""
+    found = _TOKENS.findall(text)
+    try:
+        return sum(float(value) for value in found) if found else None
+    except ValueError:
+        return None
+
+
+def parse_loads(document: Any) -> int | None:
+    """Requests running and waiting, summed over data-parallel ranks; None where the document does not say."""
+    ranks = document.get("loads") if isinstance(document, dict) else document
+    if ranks is None:
+        ranks = [document]
+    if not isinstance(ranks, list):
+        return None
+    counts = [
+        rank[key]
+        for rank in ranks
+        if isinstance(rank, dict)
+        for key in ("num_running_reqs", "num_waiting_reqs")
+        if isinstance(rank.get(key), int)
+    ]
+    return sum(counts) if counts else None
+
+
+async def read_counters(client: Any, base_url: str) -> Counters:
+    """Ask the server, through an ``httpx.AsyncClient``. What does not answer properly counts as not shown."""
+    tokens: float | None = None
+    in_flight: int | None = None
+    metrics = await _get(client, base_url + "/metrics")
+    if metrics is not None:
+        tokens = parse_metrics(metrics)
+    loads = await _get(client, base_url + "/v1/loads")
+    if loads is not None:
+        try:
+            in_flight = parse_loads(json.loads(loads))
+        except ValueError:
+            in_flight = None
+    return Counters(tokens, in_flight)
+
+
+async def _get(client: Any, url: str) -> str | None:
+    try:
+        answer = await client.get(url)
+    except Exception:  # whatever went wrong, the answer is "not shown"; the load itself meets real trouble
+        return None
+    return answer.text if answer.status_code == 200 else None
+
+
+async def settled(client: Any, base_url: str, *, at_least: float | None = None) -> Counters:
+    """The counters once they are quiet: up to 4 looks, 0.3 s apart.
+
+    Looks again while requests are in flight (ours have all ended; a probe's is short) or while the token
+    counter is below ``at_least`` (it may lag behind the last answer).
+    """
+    found = Counters()
+    for look in range(4):
+        if look:
+            await asyncio.sleep(0.3)
+        found = await read_counters(client, base_url)
+        lagging = found.tokens is not None and at_least is not None and found.tokens < at_least
+        if not found.in_flight and not lagging:
+            break
+    return found
+
+
+def judge(before: Counters, after: Counters, *, ours: int, unsure: int, seconds: float) -> dict[str, Any]:
+    """``{"value": true|false|null, "evidence": [...]}`` for one stretch of load.
+
+    ``ours`` is the tokens of our completed requests, ``unsure`` the most that our failed ones can have
+    generated, ``seconds`` how long it took. ``null`` where the server does not show enough to tell.
+    """
+    evidence: list[str] = []
+    foreign = False
+    for moment, seen in (("before", before.in_flight), ("after", after.in_flight)):
+        if seen:
+            foreign = True
+            evidence.append(f"{seen} requests that are not ours were in flight {moment} it")
+    if before.tokens is None or after.tokens is None:
+        evidence.append("the server shows no token counter (it has one with --enable-metrics)")
+        return {"value": True if foreign else None, "evidence": evidence}
+    generated = after.tokens - before.tokens
+    evidence.append(
+        f"the server generated {generated:.0f} tokens, ours are {ours}"
+        + (f" to {ours + unsure}" * bool(unsure))
+    )
+    if generated < ours * 0.98:
+        evidence.append("so this counter is not (only) of the server that answered us")
+        return {"value": True if foreign else None, "evidence": evidence}
+    allowed = ALLOWED_TOKENS + ALLOWED_TOKENS_PER_SECOND * seconds
+    if generated > ours + unsure + allowed:
+        foreign = True
+    return {"value": foreign, "evidence": evidence}
