@@ -71,7 +71,7 @@ class UsageError(DeployerError):
 
 
 class ConfigError(DeployerError):
-    """A configuration file says something that cannot be. The message names file, key path, what was found and what is allowed."""
+    """A configuration file says something that cannot be: file, key path, what was found, what is allowed."""
 
     exit_code = 2
 
@@ -132,7 +132,7 @@ class NothingServing(DeployerError):
 
 
 class GateInconclusive(DeployerError):
-    """The benchmark cannot tell whether the candidate is good enough; it was not promoted and the live profile serves again."""
+    """The benchmark cannot tell whether the candidate is good enough; it was not promoted, the old one serves."""
 
     exit_code = 7
     outcome = "inconclusive"

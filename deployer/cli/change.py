@@ -35,7 +35,7 @@ def ask_consent(app: App, reporter: Reporter, yes: bool) -> apply_.Consent:
             if not app.as_json:
                 app.console.print(plan_view(plan))
             raise ConsentRequired(
-                f"{plan.live or 'what runs now'} would be stopped, and nobody is here to agree to it; nothing was changed",
+                f"{plan.live or 'what runs now'} would be stopped and nobody is here to agree; nothing was changed",
                 phase=Step.CONSENT,
                 detail={"plan": plan.as_dict()},
             )

@@ -40,7 +40,7 @@ def make_trial(
     version = observed.engine.sglang if observed.engine else None
     bundle = build_bundle(service, host, profile, version, release, start_seconds=start_seconds)
     model = observed.model
-    bench = service.bench.model_dump() | profile.bench_overrides()
+    bench = profile.bench.over(service.bench).model_dump()
     trial = Trial(
         service=service.name,
         release=release,
@@ -58,7 +58,7 @@ def make_trial(
         bench=bench,
         gate=service.gate | profile.gate,
     )
-    return trial, dict(bundle.files)
+    return trial, {name: dict(file) for name, file in bundle.files.items()}
 
 
 def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objection], list[str]]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from deployer.bench.gate import evaluate
 from deployer.bench.runner import run_benchmark
 from deployer.config.inventory import ServiceConfig
-from deployer.deploy.model import Json, Outcome, Step, Trial, failure_document
 from deployer.deploy.following import converge_arguments, drain
+from deployer.deploy.model import Json, Outcome, Step, Trial, failure_document
 from deployer.deploy.restore import Restored, restore
 from deployer.deploy.session import Session
 from deployer.deploy.verify import verify
@@ -225,7 +225,7 @@ class Attempt:
                     "not-in-effect",
                     "; ".join(checked.problems),
                     phase="verify",
-                    remedy="see the arguments named; SGLang changes or drops some silently, or the wrong process answers",
+                    remedy="see the arguments named; SGLang drops some silently, or another process answers",
                 )
             )
         self.reporter.done(

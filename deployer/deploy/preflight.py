@@ -30,7 +30,7 @@ def objections(
         found.append(
             Objection(
                 "disk-full",
-                f"{host.name}: only {observed.disk_free / 1e6:.0f} MB are free where releases are kept (/var/lib/deployer)",
+                f"{host.name}: only {observed.disk_free / 1e6:.0f} MB are free in /var/lib/deployer",
                 "free some space; 256 MB are needed",
             )
         )
@@ -114,7 +114,7 @@ def _gpus(
         found.append(
             Objection(
                 "too-few-gpus",
-                f"profile {trial.profile if trial else '?'} needs {needed} GPUs (tp x pp x dp), the service has {len(wanted)}",
+                f"profile {trial.profile if trial else '?'} needs {needed} GPUs, the service has {len(wanted)}",
                 f"use a smaller profile, or give services.{service.name}.gpus more of them",
             )
         )
@@ -144,7 +144,7 @@ def _gpus(
             found.append(
                 Objection(
                     "gpu-memory-unaccounted",
-                    f"GPU {index} has {(gpu.memory_used - held[index]) / 1024**3:.1f} GiB in use that belong to no process",
+                    f"GPU {index} has {(gpu.memory_used - held[index]) / 1024**3:.1f} GiB in use by no process",
                     "a process that died badly may still hold it; `nvidia-smi --gpu-reset` or a reboot frees it",
                 )
             )

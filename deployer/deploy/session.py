@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
@@ -191,7 +192,5 @@ class Session:
             self._beat()
 
     def _drop(self) -> None:
-        try:
+        with contextlib.suppress(ChannelLost):  # it was lost already, which is why we are here
             self.client.close(bye=False)
-        except ChannelLost:
-            pass  # it was lost already, which is why we are here

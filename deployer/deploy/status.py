@@ -1,4 +1,4 @@
-"""`status` and `history`: what is live, is it healthy, how fast is it, and what was tried before. The shaping is pure."""
+"""`status` and `history`: what is live, is it healthy, how fast is it; what was tried before. Shaping is pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents as tables and paragraphs: status, history, plan, outcome, profiles. Each function returns rich renderables."""
+"""Documents as tables and paragraphs: status, history, plan, outcome, profiles."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def status_view(document: Json) -> RenderableType:
         change = entry["transition"]
         table.add_row(
             "change",
-            f"from {change['from'] or 'nothing'} to {change['to']}: {change['step']}, for {duration(change['seconds'])}",
+            f"from {change['from'] or 'nothing'} to {change['to']}: {change['step']} ({duration(change['seconds'])})",
         )
     if entry["lease"]:
         lease = entry["lease"]

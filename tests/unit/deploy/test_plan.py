@@ -1,0 +1,180 @@
+"""The plan: what differs, whether that needs a restart, what it costs; and which release a rollback goes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployer.deploy.plan import (
+    argument_changes,
+    expected_downtime,
+    grouped_arguments,
+    make_plan,
+    rollback_target,
+    unit_diff,
+)
+from tests.unit.deploy.builders import manifest, service_state, trial
+
+ARGV = ("/opt/sglang/bin/python", "-m", "sglang.launch_server", "--tp-size", "8", "--trust-remote-code")
+
+
+def identity(argv: Any) -> Any:
+    return list(argv)
+
+
+def test_arguments_are_grouped_by_flag() -> None:
+    assert grouped_arguments(["py", "-m", "x", "--a", "1", "2", "--b", "--c=d"]) == [
+        ("", "py -m x"),
+        ("--a", "1 2"),
+        ("--b", ""),
+        ("--c", "d"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (["p", "--a", "1"], ["p", "--a", "1"], []),
+        (["p", "--a", "1"], ["p", "--a", "2"], ["~ --a 1 -> 2"]),
+        (["p"], ["p", "--a", "1"], ["+ --a 1"]),
+        (["p", "--a", "1"], ["p"], ["- --a 1"]),
+        (["p", "--flag"], ["p"], ["- --flag"]),
+        (["p", "--a", "1", "--b", "2"], ["p", "--b", "2", "--a", "1"], []),
+        (["p", "--a", "1", "--a", "2"], ["p", "--a", "1"], ["~ --a 1 | 2 -> 1"]),
+        (["p"], ["q"], ["~ command p -> q"]),
+    ],
+)
+def test_argument_changes(before: list[str], after: list[str], expected: list[str]) -> None:
+    assert [str(change) for change in argument_changes(before, after)] == expected
+
+
+@given(st.lists(st.text()))
+def test_any_argv_equals_itself(argv: list[str]) -> None:
+    assert argument_changes(argv, argv) == []
+
+
+def test_the_first_deployment_interrupts_nothing() -> None:
+    plan = make_plan(service_state(), trial(argv=ARGV), healthy=False, comparable=identity)
+    assert (plan.action, plan.live, plan.interrupts, plan.downtime) == ("deploy", None, False, None)
+    assert "+ --tp-size 8" in [str(change) for change in plan.changes]
+
+
+def test_equal_and_healthy_is_nothing_to_do() -> None:
+    live = trial(argv=ARGV)
+    state = service_state(live=live, running=live.release)
+    again = trial(number=2, argv=ARGV)
+    plan = make_plan(state, again, healthy=True, comparable=identity)
+    assert plan.action == "nothing"
+    assert not plan.restart
+    assert plan.release == live.release
+
+
+@pytest.mark.parametrize(
+    ("healthy", "running"), [(False, "0001-tp8"), (True, None), (True, "0009-other")], ids=["ill", "stopped", "other"]
+)
+def test_equal_but_not_serving_converges(healthy: bool, running: str | None) -> None:
+    live = trial(argv=ARGV)
+    state = service_state(live=live, running=running)
+    plan = make_plan(state, trial(number=2, argv=ARGV), healthy=healthy, comparable=identity)
+    assert plan.action == "converge"
+    assert plan.restart
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("argv", (*ARGV, "--pp-size", "8"), "argument"),
+        ("environment", {"NCCL_DEBUG": "INFO"}, "environment"),
+        ("restart_keys", {"LimitNOFILE": "1"}, "unit"),
+        ("sglang", "0.5.23", "engine"),
+        ("model", {"path": "/m", "fingerprint": "other"}, "model"),
+    ],
+)
+def test_what_the_running_server_depends_on_needs_a_restart(field: str, value: Any, kind: str) -> None:
+    live = trial(argv=ARGV)
+    state = service_state(live=live, running=live.release)
+    plan = make_plan(state, trial(number=2, **({"argv": ARGV} | {field: value})), healthy=True, comparable=identity)
+    assert plan.action == "deploy"
+    assert {change.kind for change in plan.changes} == {kind}
+    assert plan.interrupts
+
+
+def test_the_releases_own_name_in_the_environment_is_no_change() -> None:
+    live = trial(argv=ARGV, environment={"DEPLOYER_RELEASE": "0001-tp8"})
+    state = service_state(live=live, running=live.release)
+    again = trial(number=2, argv=ARGV, environment={"DEPLOYER_RELEASE": "0002-tp8"})
+    assert make_plan(state, again, healthy=True, comparable=identity).action == "nothing"
+
+
+def test_a_unit_diff_names_both_sides() -> None:
+    text = unit_diff("[Service]\nRestart=no\n", "[Service]\nRestart=on-failure\n", before_name="a", after_name="b")
+    assert "--- a\n+++ b\n" in text
+    assert "-Restart=no\n+Restart=on-failure\n" in text
+
+
+def test_downtime_is_taken_from_the_same_profile_first() -> None:
+    history = [
+        manifest(1, "tp8", timeline=[{"name": "load", "seconds": 100.0}], was_live=True),
+        manifest(2, "pp8", timeline=[{"name": "load", "seconds": 200.0}], was_live=True),
+        manifest(3, "tp8", timeline=[{"name": "load", "seconds": 5.0}], was_live=False),
+    ]
+    assert expected_downtime(history, "tp8", stop_seconds=5.0) == (105.0, "the last start of tp8")
+    assert expected_downtime(history, "ep8", stop_seconds=5.0)[0] == 205.0
+    assert expected_downtime([], "ep8") == (None, "no earlier start of this service is on record")
+
+
+def chain() -> Any:
+    """1 tp8 live once, 2 pp8 failed, 3 pp8-async live over 1, 4 ep8 live over 3."""
+    return [
+        manifest(1, "tp8", was_live=True),
+        manifest(2, "pp8", previous="0001-tp8"),
+        manifest(3, "pp8-async", was_live=True, previous="0001-tp8"),
+        manifest(4, "ep8", was_live=True, previous="0003-pp8-async"),
+    ]
+
+
+def test_rollback_follows_what_was_replaced_and_never_goes_to_and_fro() -> None:
+    target, _ = rollback_target(service_state(releases=chain(), live_name="0004-ep8"), None)
+    assert target is not None
+    assert target["release"] == "0003-pp8-async"
+    target, _ = rollback_target(service_state(releases=chain(), live_name="0003-pp8-async"), None)
+    assert target is not None
+    assert target["release"] == "0001-tp8"
+    target, why = rollback_target(service_state(releases=chain(), live_name="0001-tp8"), None)
+    assert target is None
+    assert "first release that went live" in why
+
+
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        (2, "was never live; releases that were live: 1 (tp8), 3 (pp8-async), 4 (ep8)"),
+        (9, "there is no release 9"),
+        (4, "is live already"),
+    ],
+)
+def test_only_proven_releases_are_offered(to: int, why: str) -> None:
+    target, reason = rollback_target(service_state(releases=chain(), live_name="0004-ep8"), to)
+    assert target is None
+    assert why in reason
+
+
+def test_rollback_to_a_chosen_release() -> None:
+    target, _ = rollback_target(service_state(releases=chain(), live_name="0004-ep8"), 1)
+    assert target is not None
+    assert target["release"] == "0001-tp8"
+
+
+def test_rollback_without_anything_live() -> None:
+    target, why = rollback_target(service_state(), None)
+    assert target is None
+    assert "nothing is live" in why
+
+
+def test_a_broken_chain_of_predecessors_ends() -> None:
+    looped = [manifest(1, "a", previous="0002-b"), manifest(2, "b", previous="0001-a", was_live=True)]
+    target, _ = rollback_target(service_state(releases=looped, live_name="0002-b"), None)
+    assert target is None

@@ -1,0 +1,112 @@
+"""Every objection of the preflight, each with a host that trips it and one that does not; all are reported at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from
+from deployer.deploy.preflight import notes, objections
+from deployer.host.state import EngineFacts, GpuProcess, HostState, ModelFacts
+from tests.unit.deploy.builders import GIB, gpus, host_state, service_state, trial
+
+
+def config(**service: Any) -> tuple[HostConfig, ServiceConfig]:
+    table = {"host": "gpu1", "model": "/m", "engine": {"python": "/opt/sglang/bin/python"}} | service
+    inventory = inventory_from({"hosts": {"gpu1": {}}, "services": {"kimi": table}}, Path("i.toml"))
+    return inventory.host("gpu1"), inventory.service("kimi")
+
+
+def codes(observed: HostState, **service: Any) -> list[str]:
+    host, configured = config(**service)
+    return [item.code for item in objections(observed, host, configured, trial())]
+
+
+def listener(**changes: Any) -> Any:
+    entry = {"address": "127.0.0.1", "port": 30000, "pid": 99, "comm": "nc", "cgroup": "/x", "unit": "nc.service"}
+    return [entry | changes]
+
+
+FIT = host_state(service_state())
+
+
+def test_a_fit_host_has_no_objections() -> None:
+    assert codes(FIT) == []
+
+
+@pytest.mark.parametrize(
+    ("observed", "code"),
+    [
+        (host_state(service_state(), engine=EngineFacts("/p", False, None, None)), "engine-missing"),
+        (host_state(service_state(), engine=EngineFacts("/p", True, None, None)), "sglang-missing"),
+        (host_state(service_state(), model=ModelFacts("/m", False, 0, 0, None, None)), "model-missing"),
+        (host_state(service_state(), model=ModelFacts("/m", True, 0, 0, "a", None)), "model-config-missing"),
+        (host_state(service_state(), gpus=None), "no-gpus"),
+        (host_state(service_state(), gpu_count=4), "too-few-gpus"),
+        (
+            host_state(service_state(), gpu_processes=(GpuProcess(3, 77, 5 * GIB, "python", "/x", "a.service"),)),
+            "gpu-held",
+        ),
+        (host_state(service_state(), gpus=gpus(8, used=20 * GIB)), "gpu-memory-unaccounted"),
+        (host_state(service_state(listeners=listener())), "port-taken"),
+        (host_state(service_state(listeners=listener(address="0.0.0.0"))), "port-taken"),
+        (host_state(service_state(listeners=listener(pid=None, comm=None, unit=None))), "port-taken"),
+        (host_state(service_state(shadows=["/etc/systemd/system/sglang-kimi.service"])), "unit-shadowed"),
+        (host_state(service_state(unit={"LoadState": "masked"})), "unit-masked"),
+        (host_state(service_state(), disk_free=1024), "disk-full"),
+    ],
+)
+def test_each_objection(observed: HostState, code: str) -> None:
+    found = objections(observed, *config(), trial())
+    assert code in [item.code for item in found]
+    assert all(item.message and item.remedy for item in found)
+
+
+def test_the_services_own_processes_are_no_objection() -> None:
+    state = service_state(
+        live=trial(), running="0001-tp8", listeners=listener(pid=7, unit="sglang-kimi.service", comm="python")
+    )
+    own = tuple(GpuProcess(index, 8, 80 * GIB, "python", "/x", "sglang-kimi.service") for index in range(8))
+    assert codes(host_state(state, gpus=gpus(8, used=81 * GIB), gpu_processes=own)) == []
+
+
+def test_another_address_is_another_port() -> None:
+    assert codes(host_state(service_state(listeners=listener(address="127.0.0.9")))) == []
+
+
+def test_a_process_on_a_gpu_of_another_service_is_no_objection() -> None:
+    other = (GpuProcess(7, 77, 5 * GIB, "python", "/x", "sglang-other.service"),)
+    host, service = config(gpus=[0, 1])
+    observed = host_state(service_state(), gpu_processes=other)
+    assert objections(observed, host, service, trial(requested={"tp_size": 2})) == []
+
+
+def test_a_gpu_that_is_gone_is_named() -> None:
+    host, service = config(gpus=[0, 9])
+    found = objections(FIT, host, service, trial(requested={"tp_size": 2}))
+    assert [item.code for item in found] == ["gpu-missing"]
+    assert "GPU 9 is not there" in found[0].message
+
+
+def test_all_objections_are_reported_not_the_first() -> None:
+    observed = host_state(
+        service_state(listeners=listener()), engine=EngineFacts("/p", False, None, None), disk_free=0, gpus=None
+    )
+    assert codes(observed) == ["engine-missing", "no-gpus", "port-taken", "disk-full"]
+
+
+def test_a_drop_in_is_said_but_does_not_refuse() -> None:
+    drop_in = "/etc/systemd/system/sglang-kimi.service.d/10-mine.conf"
+    observed = host_state(service_state(shadows=[drop_in]))
+    host, service = config()
+    assert objections(observed, host, service, trial()) == []
+    assert notes(observed, service) == [f"a drop-in changes the unit: {drop_in}"]
+
+
+def test_a_hub_id_is_said_to_mean_a_download() -> None:
+    host, service = config(model="moonshotai/Kimi-K2.6")
+    observed = host_state(service_state(), model=None)
+    assert objections(observed, host, service, trial()) == []
+    assert "download" in notes(observed, service)[0]
