@@ -7,7 +7,7 @@ later), so it imports the standard library only. All times are seconds of one mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import floor
 from typing import Any
@@ -246,23 +246,6 @@ def level_summary(requests: Sequence[Request], concurrency: int) -> Json:
         "itl_s": distribution(gap for r in done for gap in token_gaps(r)),
         "tpot_s": distribution(_known(tpot(r) for r in done)),
         "samples": samples,
-    }
-
-
-def headline(bench: Mapping[str, Any]) -> Json:
-    """The few numbers of a benchmark that lists and manifests show."""
-    return {
-        "single_stream_tok_s": bench.get("single_stream_tok_s"),
-        "levels": {
-            str(level["concurrency"]): {
-                "requests": level["requests"],
-                "completed": level["completed"],
-                "aggregate_tok_s": level["aggregate_tok_s"],
-                "ttft_p50_s": level["ttft_s"]["p50"],
-                "itl_p50_s": level["itl_s"]["p50"],
-            }
-            for level in bench.get("levels") or []
-        },
     }
 
 

@@ -1,0 +1,304 @@
+"""Runs the load client where it measures best, and returns the bench document.
+
+On the host itself (through the agent, with the engine's own Python) the network is not measured and nothing
+is installed; it needs httpx there. From the operator's machine the client runs as a child process, against
+the advertised address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from deployer.bench.spec import Spec
+from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
+from deployer.host.protocol import Host
+
+Json = dict[str, Any]
+OnEvent = Callable[[Json], None]
+
+#: The load client says something every second; a silence this long means that it is stuck, in seconds.
+SILENCE = 120.0
+API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
+_FOLDER = Path(__file__).parent
+_FILES = ("load.py", "saturation.py", "spec.py", "stats.py", "stream.py", "traffic.py")
+_WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
+
+
+class _Engine(Protocol):
+    @property
+    def python(self) -> str: ...
+
+
+class _Secret(Protocol):
+    def resolve(self) -> str: ...
+
+
+class Service(Protocol):
+    """What the runner needs of a service's configuration (``ServiceConfig`` has it)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def served_model_name(self) -> str | None: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def bind(self) -> str: ...
+    @property
+    def advertised(self) -> str | None: ...
+    @property
+    def engine(self) -> _Engine: ...
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def api_key(self) -> _Secret | None: ...
+
+
+def run_benchmark(
+    host: Host,
+    service: Service,
+    spec: Mapping[str, Any],
+    *,
+    on_event: OnEvent | None = None,
+    place: str | None = None,
+    api_key: str | None = None,
+    base_url: str | None = None,
+    silence: float = SILENCE,
+) -> Json:
+    """Measure ``service`` and return the bench document, with ``place`` added.
+
+    ``spec`` is a service's ``bench`` table (see `deployer.bench.spec.Spec`; ``place`` in it is the default
+    for ``place``: ``host``, ``operator`` or ``auto``). ``on_event`` gets progress, and notes ``{"event":
+    "note", "text"}``. ``base_url`` replaces the address that follows from the service. ``api_key`` defaults
+    to the service's own.
+
+    Raises ConfigError (a spec or address that cannot be), GateInconclusive (the client could not run or
+    died), the host's errors; KeyboardInterrupt passes through after the load has been stopped.
+    """
+    tell = on_event or (lambda _event: None)
+    values = dict(spec)
+    wanted = place or values.pop("place", None) or "auto"
+    values.pop("place", None)
+    if wanted not in ("auto", "host", "operator"):
+        raise ConfigError(f"bench.place is {wanted!r}, but it is one of auto, host, operator")
+    if api_key is None and service.api_key is not None:
+        api_key = service.api_key.resolve()
+    where = _place(host, service, wanted, tell)
+    if where == "host":
+        values["base_url"] = base_url or local_url(service)
+    else:
+        values["base_url"] = base_url or operator_url(service)
+    values["model"] = service.served_model_name or service.model
+    try:
+        checked = Spec.from_json(values)
+    except ValueError as error:
+        raise ConfigError(f"the benchmark of service {service.name} cannot be run: {error}") from error
+    secret = {} if api_key is None else {API_KEY_VARIABLE: api_key}
+    if where == "host":
+        lines = _on_host(host, service, values, secret, checked.worst_case(), silence)
+    else:
+        lines = _as_child(values, secret, silence)
+    bench = _follow(lines, tell)
+    if bench is None:
+        raise _no_result(where, "it ended without a result")
+    bench["place"] = where
+    return bench
+
+
+def local_url(service: Service) -> str:
+    """The service's address as seen on its host."""
+    return f"http://{'127.0.0.1' if service.bind in _WILDCARDS else _bracketed(service.bind)}:{service.port}"
+
+
+def operator_url(service: Service) -> str:
+    """The service's address as seen from the operator's machine. ConfigError where it follows from nothing."""
+    if service.advertised:
+        return service.advertised
+    loopback = service.bind == "localhost"
+    with contextlib.suppress(ValueError):
+        loopback = loopback or ipaddress.ip_address(service.bind).is_loopback
+    if loopback or service.bind in _WILDCARDS:
+        raise ConfigError(
+            f"service {service.name} binds to {service.bind or 'all addresses'}, so its address as seen from here is unknown",
+            remedy="set `advertised` to the URL that clients use, or run the benchmark on the host "
+            '(bench.place = "host"; it needs httpx in the engine\'s environment)',
+        )
+    return f"http://{_bracketed(service.bind)}:{service.port}"
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address
+
+
+def _place(host: Host, service: Service, wanted: str, tell: OnEvent) -> str:
+    """Where to run: ``host`` or ``operator``."""
+    if wanted == "operator":
+        return wanted
+    seen = host.call("observe", {"services": [], "engine": {"python": service.engine.python}, "gpus": False})
+    if (seen.get("engine") or {}).get("httpx"):
+        return "host"
+    lacking = f"{service.engine.python} on {host.name} has no httpx"
+    if wanted == "host":
+        raise ConfigError(
+            f"the benchmark is to run on the host, but {lacking}",
+            remedy='install httpx there, or set bench.place = "operator"',
+        )
+    tell({"event": "note", "text": f"{lacking}: the load comes from here, so the network is in the figures"})
+    return "operator"
+
+
+def _on_host(
+    host: Host, service: Service, values: Json, secret: dict[str, str], limit: float, silence: float
+) -> Iterator[str]:
+    """The client's lines, from the host. It runs as the service's own account: the engine's environment is that one's."""
+    arguments: Json = {
+        "argv": [service.engine.python, "load.py"],
+        "stdin": json.dumps(values),
+        "env": secret,
+        "timeout": limit,
+        "files": {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _FILES},
+    }
+    if service.user:
+        arguments["user"] = service.user
+    with host.stream("run", arguments) as stream:
+        heard = time.monotonic()
+        try:
+            while True:
+                try:
+                    event = stream.next(timeout=1.0)
+                except StopIteration:
+                    break
+                except AgentError as error:
+                    raise _no_result("host", f"{error.code}: {error.message}") from error
+                if event is not None and "line" in event:
+                    heard = time.monotonic()
+                    yield str(event["line"])
+                elif time.monotonic() - heard > silence:
+                    raise _no_result("host", f"it said nothing for {silence:g} s")
+        except BaseException:  # Ctrl-C and a reader that gives up as well: no load without an observer
+            stream.cancel()
+            raise
+        status, errors = stream.result.get("status"), str(stream.result.get("stderr") or "")
+    if status not in (0, 130):
+        raise _no_result("host", _died(status, errors))
+
+
+def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[str]:
+    """The client's lines, from a child process. It has a session of its own, so that Ctrl-C reaches it only through us."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(_FOLDER / "load.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, **secret},
+            start_new_session=True,
+            text=True,
+            encoding="utf-8",
+        )
+        try:
+            yield from _lines(process, json.dumps(values), silence)
+            status = process.wait(timeout=10)
+        finally:
+            _end(process)
+        if status not in (0, 130):
+            errors.seek(0)
+            raise _no_result("operator", _died(status, errors.read().decode("utf-8", "replace")))
+
+
+def _lines(process: subprocess.Popen[str], text: str, silence: float) -> Iterator[str]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    output = process.stdout
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def pump() -> None:
+        for line in output:
+            lines.put(line)
+        lines.put(None)
+
+    reader = threading.Thread(target=pump, daemon=True)
+    reader.start()
+    with contextlib.suppress(BrokenPipeError):  # it died at once; its status tells
+        process.stdin.write(text)
+        process.stdin.close()
+    try:
+        while True:
+            try:
+                line = lines.get(timeout=silence)
+            except queue.Empty:
+                raise _no_result("operator", f"it said nothing for {silence:g} s") from None
+            if line is None:
+                return
+            yield line
+    finally:
+        _end(process)
+        reader.join(timeout=5)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """See to it that the child is gone and its pipes are closed."""
+    if process.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)  # it has closed its stdout: it is about to go by itself
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _follow(lines: Iterator[str], tell: OnEvent) -> Json | None:
+    """Hand progress on; the bench document of the last line."""
+    bench: Json | None = None
+    try:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # a warning of some library on stdout is no event
+            if not isinstance(event, dict):
+                continue
+            if event.get("event") == "result":
+                bench = event["bench"]
+            else:
+                tell(event)
+    finally:
+        close = getattr(lines, "close", None)
+        if close is not None:
+            close()
+    return bench
+
+
+def _died(status: Any, errors: str) -> str:
+    said = [line for line in errors.strip().splitlines() if line.strip()]
+    return f"it ended with status {status}" + (f": {said[-1].strip()}" if said else "")
+
+
+def _no_result(where: str, why: str) -> DeployerError:
+    place = "on the host" if where == "host" else "here"
+    return GateInconclusive(
+        f"the benchmark could not be completed: the load client {place}: {why}",
+        phase="bench",
+        remedy="run it from the other side (bench.place), or look at the message above",
+    )
