@@ -53,8 +53,10 @@ _FATAL = (
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a launch failed: the known signature or `UNKNOWN`, the launch phase, cause and remedy in words, the log
-    lines that prove it, and where more is written about it."""
+    """Why a launch failed: the known signature or `UNKNOWN`, the launch phase, cause and remedy in words.
+
+    ``evidence`` are the log lines that prove it, ``reference`` is where more is written about it.
+    """
 
     signature: str
     phase: str | None
@@ -153,8 +155,9 @@ def classify(
 ) -> Failure:
     """The cause of a failed launch.
 
-    ``unit``: what systemd says (``result``, ``exec_code``, ``exec_status``). ``stalled``: the phase that stopped moving,
-    where that is how the launch failed. Never raises; what is not recognised is `UNKNOWN`, with the innermost exception.
+    ``unit``: what systemd says (``result``, ``exec_code``, ``exec_status``). ``stalled``: the phase that stopped
+    moving, where that is how the launch failed. Never raises; what is not recognised is `UNKNOWN`, with the innermost
+    exception.
     """
     lines = [part for line in lines for part in re.split(r"[\r\n]", line)]
     reached = _reached(lines)

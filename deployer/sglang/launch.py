@@ -1,8 +1,9 @@
 """How far a launch is, read from the server's log. Pure: text in, `LaunchState` out.
 
-Two dialects are known, that of SGLang up to 0.5.12 and that of 0.5.23; they may be mixed, and any line may be missing.
-Ranks log side by side, progress bars have no prefix, arrive in pieces that end in a carriage return, and may be glued
-to each other and to the next record. Nothing a server can print raises here, and the phase never goes back.
+Two dialects are known, that of SGLang up to 0.5.12 and that of 0.5.23; they may be mixed, and any line may be
+missing. Ranks log side by side, progress bars have no prefix, arrive in pieces that end in a carriage return, and
+may be glued to each other and to the next record. Nothing a server can print raises here, and the phase never
+goes back.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _SHARDS = re.compile(
     r"[Ll]oading [\w .-]{0,48}?shards:\s+\d{1,3}% Completed \| (\d{1,6})/(\d{1,6}) \[", re.ASCII
 )
 _CAPTURE = re.compile(
-    r"(?:Capturing|Compiling) [\w ]{1,24}? \((?:bs|num_tokens)=(\d{1,9})(?: avail_mem=([\d.]{1,12}) GB)?[^)\r\n]{0,40}\):"
+    r"(?:Capturing|Compiling) [\w ]{1,24}? \((?:bs|num_tokens)=(\d{1,9})"
+    r"(?: avail_mem=([\d.]{1,12}) GB)?[^)\r\n]{0,40}\):"
     r"\s+\d{1,3}%\|[^|\r\n]{0,80}\| (\d{1,6})/(\d{1,6}) \[",
     re.ASCII,
 )
@@ -53,7 +55,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Span:
-    """One phase: when it began, in seconds since the start, and how long it took (so far, for the last one)."""
+    """One phase: when it began, in seconds since the start, and how long it took (the last one: so far)."""
 
     name: str
     start: float
@@ -67,8 +69,8 @@ class Span:
 class RankProgress:
     """How far one rank is. ``rank`` is the log's name for it (``PP1 TP0``), empty where there is only one.
 
-    ``batch_size`` is the size being captured. Shard counts are drawn by the first rank only, captures by the first
-    tensor-parallel rank of each stage only; the others have None.
+    ``batch_size`` is the size being captured. Shard counts are drawn by the first rank only, captures by the
+    first tensor-parallel rank of each stage only; the others have None.
     """
 
     rank: str
@@ -80,7 +82,7 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class LaunchState:
-    """What the log has told so far. ``values`` are figures read off it (tokens, GB, versions), by SGLang's names."""
+    """What the log has told so far. ``values`` are figures read off it (tokens, GB, versions)."""
 
     phase: str
     ranks: tuple[RankProgress, ...]
@@ -114,7 +116,7 @@ def noteworthy(text: str) -> bool:
 
 
 def finish_timeline(state: LaunchState, end: float) -> list[dict[str, Any]]:
-    """The timeline with its last phase ended at ``end`` (seconds since the start), so that it sums up to ``end``."""
+    """The timeline with its last phase ended at ``end`` (seconds since the start): it sums up to ``end``."""
     spans = list(state.spans)
     last = spans[-1]
     spans[-1] = Span(last.name, last.start, max(0.0, end - last.start))
@@ -177,6 +179,12 @@ class LaunchLog:
         *parts, self._tail = re.split(r"[\r\n]", self._tail + text)
         if parts:
             self.feed("\n".join(parts), t)
+
+    def reached(self, phase: str, t: float) -> None:
+        """Another witness has seen the launch in ``phase`` at ``t`` seconds (the log may come late)."""
+        if math.isfinite(t):
+            self._t = max(self._t, t)
+        self._advance(phase)
 
     def finish(self) -> None:
         """The stream has ended: what is left of it is a line."""
@@ -303,7 +311,7 @@ class LaunchLog:
             self._advance("capture")
 
     def _capture_bar(self, size: int, free_gb: float | None, count: Count) -> None:
-        """Bars do not say whose they are: the free memory they show tells, and where it cannot, who is behind."""
+        """Bars do not say whose they are: the free memory they show tells; where it cannot, who is behind."""
         ranks = [rank for rank in self._ranks.values() if rank.capturing and rank.draws()]
         if not ranks:
             ranks = [self._rank(min(self._ranks, default=""), "capture")]

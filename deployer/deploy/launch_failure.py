@@ -1,0 +1,129 @@
+"""A failed launch as people and programs see it: the cause found in the log, or what the wait itself can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deployer.sglang.failures import UNKNOWN, Failure
+from deployer.sglang.launch import LaunchState
+
+
+@dataclass(frozen=True)
+class LaunchFailure:
+    """Why a launch counts as failed.
+
+    ``proof`` is what ended the wait: ``unit``, ``restart``, ``fatal-line``, ``not-ours``, ``vanished``, ``stall``,
+    ``deadline`` or ``generation``; ``detail`` is what the host said about it.
+    """
+
+    proof: str
+    signature: str
+    phase: str | None
+    cause: str
+    remedy: str
+    evidence: tuple[str, ...] = ()
+    reference: str | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+    log_tail: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The failure as ``apply --json`` shows it."""
+        return {
+            "signature": self.signature,
+            "phase": self.phase,
+            "cause": self.cause,
+            "remedy": self.remedy,
+            "log_tail": list(self.log_tail),
+            "evidence": list(self.evidence),
+            "reference": self.reference,
+            "proof": self.proof,
+        }
+
+
+def explain(
+    proof: str,
+    found: Failure,
+    detail: dict[str, Any],
+    state: LaunchState,
+    *,
+    port: int,
+    deadline: float,
+    log_tail: Sequence[str] = (),
+) -> LaunchFailure:
+    """The failure in words. ``found`` is what the log tells; where that is nothing, the proof itself is explained.
+
+    A stall and a passed deadline always name the phase and the last line.
+    """
+    signature, cause, remedy = found.signature, found.cause, found.remedy
+    words = _words(proof, detail, state, port, deadline)
+    if words and (signature == UNKNOWN or proof in ("not-ours", "deadline")):
+        signature, cause, remedy = words
+    elif proof == "stall":
+        cause = f"{cause} ({_where(state)}; quiet for {detail.get('quiet')} s)"
+    elif signature == UNKNOWN and proof == "unit":
+        cause = f"{cause} ({_unit(detail)})"
+    return LaunchFailure(
+        proof=proof,
+        signature=signature,
+        phase=found.phase if proof in ("unit", "fatal-line") else state.phase,
+        cause=cause,
+        remedy=remedy,
+        evidence=found.evidence,
+        reference=found.reference if signature == found.signature else None,
+        detail=detail,
+        log_tail=tuple(log_tail),
+    )
+
+
+def _words(
+    proof: str, detail: dict[str, Any], state: LaunchState, port: int, deadline: float
+) -> tuple[str, str, str] | None:
+    """Signature, cause and remedy of the proofs that speak for themselves."""
+    if proof == "not-ours":
+        return (
+            "port_not_ours",
+            f"port {port} is answered by a process that does not belong to the unit",
+            f"find it (`ss -ltnp 'sport = :{port}'`) and stop it, or choose another port",
+        )
+    if proof == "deadline":
+        return (
+            "deadline",
+            f"not ready within {deadline:g} s: {_where(state)}",
+            "raise deadlines.start if the model is only large; else read the log",
+        )
+    if proof == "generation":
+        return (
+            "generation_failed",
+            f"/health answers 200, but a generation of our own does not work: {detail.get('answer')}",
+            "read the log for what the request met",
+        )
+    if proof == "restart":
+        return (
+            "restarted",
+            f"systemd started the server again, so its first start had failed: {_where(state)}",
+            "read the log of the first start",
+        )
+    if proof == "vanished":
+        return ("vanished", f"the unit is gone: {_where(state)}", "see systemd's journal for who removed it")
+    return None
+
+
+def _where(state: LaunchState) -> str:
+    waiting = f", waiting for {state.waiting_for}" if state.waiting_for else ""
+    last = f'the last line was "{state.last_line[:200]}"' if state.last_line else "nothing was printed"
+    return f"phase {state.phase}{waiting}; {last}"
+
+
+def _unit(detail: dict[str, Any]) -> str:
+    shown = {
+        name: detail[name]
+        for name in ("result", "exec_code", "exec_status")
+        if detail.get(name) not in (None, "")
+    }
+    return (
+        "systemd says " + ", ".join(f"{name} {value}" for name, value in shown.items())
+        if shown
+        else "unit failed"
+    )

@@ -1,0 +1,202 @@
+"""Verification of a server that answers: is it the one we started, does it run with what we asked for, and does the
+address that clients use lead to it?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from deployer.errors import AgentError
+from deployer.host.protocol import Host, Json
+from deployer.host.state import ServiceState
+from deployer.sglang.server_info import ArgumentCheck, compare, differences, effective_arguments, redact
+
+#: Seconds that the advertised address may take, all tries together.
+ADVERTISED_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What verification found. ``problems`` are sentences; without any, ``ok``.
+
+    ``effective`` is the whole configuration in force and ``checks`` the comparison with what was asked, both without
+    secrets; ``differences`` are the arguments in force with another value, ``unverified`` those not shown.
+    """
+
+    problems: tuple[str, ...]
+    effective: dict[str, Any] = field(default_factory=dict)
+    checks: tuple[ArgumentCheck, ...] = ()
+    differences: tuple[ArgumentCheck, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the server is what it should be."""
+        return not self.problems
+
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """Requested arguments that this version's server information does not show."""
+        return tuple(check.argument for check in self.checks if check.verdict == "missing")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "problems": list(self.problems),
+            "differences": [check.as_dict() for check in self.differences],
+            "unverified": list(self.unverified),
+        }
+
+
+def verify(
+    host: Host,
+    *,
+    service: str,
+    bundle_requested: Mapping[str, Any],
+    invocation_id: str,
+    port: int,
+    address: str = "127.0.0.1",
+    advertised: str | None = None,
+    api_key: str | None = None,
+    transport: httpx.BaseTransport | None = None,
+) -> Verification:
+    """Check a server that has answered `wait_ready`. Every problem is found, not the first only.
+
+    ``advertised`` is the URL that clients use; it is asked from here, within `ADVERTISED_SECONDS`. ``transport``
+    replaces the network for it. Raises HostError where the host cannot be asked.
+    """
+    problems = _identity(host, service, invocation_id, port, address)
+    secrets = [api_key] if api_key else []
+    info, trouble = _server_info(host, port, address, api_key)
+    checks: list[ArgumentCheck] = []
+    if info is None:
+        problems.append(redact(trouble, secrets))
+    else:
+        checks = compare(bundle_requested, info, secrets)
+        problems += [
+            f"{check.argument} is {check.effective!r} in the running server, asked was {check.requested!r}"
+            for check in differences(checks)
+        ]
+    if advertised:
+        models = _models(host, port, address, api_key)
+        problems += [redact(text, secrets) for text in _advertised(advertised, models, api_key, transport)]
+    return Verification(
+        problems=tuple(problems),
+        effective=redact(effective_arguments(info), secrets) if info else {},
+        checks=tuple(checks),
+        differences=tuple(differences(checks)),
+    )
+
+
+def _identity(host: Host, service: str, invocation_id: str, port: int, address: str) -> list[str]:
+    """Whether the process behind the port belongs to the start that we asked for."""
+    answer = host.call("observe", {"services": [{"service": service, "port": port}], "gpus": False})
+    state = ServiceState.from_json(answer["services"][service])
+    name = f"sglang-{service}.service"
+    problems = []
+    if state.unit.active != "active":
+        problems.append(f"{name} is {state.unit.active} ({state.unit.result or 'no result'}), not active")
+    if state.unit.invocation_id != invocation_id:
+        problems.append(f"{name} was started again since: another invocation is running")
+    listeners = [item for item in state.listeners if item.port == port and _covers(item.address, address)]
+    if not listeners:
+        problems.append(f"nothing listens on {address}:{port}")
+    for listener in listeners:
+        if listener.unit != name:
+            owner = listener.unit or f"{listener.comm or 'a process'} (pid {listener.pid})"
+            problems.append(f"{listener.address}:{port} is served by {owner}, not by {name}")
+    return problems
+
+
+def _covers(bound: str, address: str) -> bool:
+    return bound in (address, "0.0.0.0", "::", "*") or bound == f"::ffff:{address}"
+
+
+def _get(host: Host, port: int, address: str, path: str, api_key: str | None) -> tuple[int, str]:
+    arguments: Json = {"method": "GET", "address": address, "port": port, "path": path, "timeout": 30.0}
+    if api_key:
+        arguments["headers"] = {"Authorization": f"Bearer {api_key}"}
+    answer = host.call("http", arguments, timeout=40.0)
+    return int(answer["status"]), str(answer["body"])
+
+
+def _server_info(
+    host: Host, port: int, address: str, api_key: str | None
+) -> tuple[dict[str, Any] | None, str]:
+    """The server's own account of itself (older versions know another path), or why there is none."""
+    trouble = "the server does not say what it runs with"
+    for path in ("/server_info", "/get_server_info"):
+        try:
+            status, body = _get(host, port, address, path, api_key)
+        except AgentError as error:
+            if error.code != "http":
+                raise
+            return None, f"GET {path}: {error.message}"
+        trouble = f"GET {path}: status {status}: {body[:200]}"
+        if status == 200:
+            info = _json(body)
+            return (
+                (info, "")
+                if isinstance(info, dict)
+                else (None, f"GET {path}: not a JSON object: {body[:200]}")
+            )
+        if status != 404:
+            break
+    return None, trouble
+
+
+def _models(host: Host, port: int, address: str, api_key: str | None) -> set[str] | None:
+    try:
+        status, body = _get(host, port, address, "/v1/models", api_key)
+    except AgentError:
+        return None
+    return _model_names(body) if status == 200 else None
+
+
+def _advertised(
+    url: str, models: set[str] | None, api_key: str | None, transport: httpx.BaseTransport | None
+) -> list[str]:
+    """Whether the address that clients use answers, with the models that the server itself names."""
+    base = url.rstrip("/")
+    path = f"{base}/models" if base.endswith("/v1") else f"{base}/v1/models"
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    attempts = Retrying(
+        stop=stop_after_delay(ADVERTISED_SECONDS / 2),
+        wait=wait_fixed(0.5),
+        retry=retry_if_exception_type(httpx.TransportError),
+        reraise=True,
+    )
+    try:
+        with httpx.Client(transport=transport, timeout=ADVERTISED_SECONDS / 2, headers=headers) as client:
+            answer = attempts(client.get, path)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return [f"the advertised address {url} does not answer from here: {type(error).__name__}: {error}"]
+    if answer.status_code != 200:
+        return [f"the advertised address answers {path} with status {answer.status_code}, not 200"]
+    shown = _model_names(answer.text)
+    if shown is None:
+        return [f"the advertised address answers {path}, but not as an SGLang server does"]
+    if models is not None and shown != models:
+        return [
+            f"the advertised address leads to another server: it serves {sorted(shown)}, ours {sorted(models)}"
+        ]
+    return []
+
+
+def _model_names(body: str) -> set[str] | None:
+    data = _json(body)
+    items = data.get("data") if isinstance(data, dict) else None
+    if not isinstance(items, list):
+        return None
+    return {str(item["id"]) for item in items if isinstance(item, dict) and "id" in item}
+
+
+def _json(body: str) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None

@@ -1,0 +1,144 @@
+"""How a launch under way looks: a live panel on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from deployer.deploy.wait import WaitUpdate
+from deployer.sglang.launch import PHASES, Count
+
+#: Seconds between two lines of one phase where there is no terminal.
+PLAIN_INTERVAL = 10.0
+#: Ranks drawn with a bar of their own.
+_MAX_RANKS = 8
+_BAR_WIDTH = 28
+
+
+class LaunchView:
+    """Shows the updates of one launch. ``live`` None: a panel if the console is a terminal, else plain lines."""
+
+    def __init__(self, console: Console, *, live: bool | None = None) -> None:
+        self._console = console
+        self._is_live = console.is_terminal if live is None else live
+        self._live: Live | None = None
+        self._spinner = Spinner("dots")
+        self._phase: str | None = None
+        self._printed = 0.0
+        self._last_line = ""
+
+    def update(self, update: WaitUpdate) -> None:
+        """Show the launch as it is now."""
+        if update.lines:
+            self._last_line = update.lines[-1].strip()
+        if self._is_live:
+            panel = self._panel(update)
+            if self._live is None:
+                self._live = Live(panel, console=self._console, refresh_per_second=8, transient=False)
+                self._live.start()
+            else:
+                self._live.update(panel)
+        else:
+            self._plain(update)
+
+    def close(self) -> None:
+        """Leave the last picture as it is and give the terminal back. Safe to call twice."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _panel(self, update: WaitUpdate) -> RenderableType:
+        table = Table.grid(padding=(0, 1))
+        table.add_column(width=2)
+        table.add_column(width=10)
+        table.add_column(justify="right", width=9)
+        table.add_column(style="dim", overflow="ellipsis", no_wrap=True)
+        spans = {span.name: span for span in update.phases}
+        here = PHASES.index(update.phase)
+        for index, name in enumerate(PHASES):
+            span, earlier = spans.get(name), update.estimate.get(name)
+            past = f"last time {duration(earlier)}" if earlier is not None else ""
+            if span is None:
+                if index > here:
+                    table.add_row("", Text(name, style="dim"), "", past)
+            elif index < here:
+                table.add_row(Text("✓", style="green"), name, duration(span.seconds), past)
+            else:
+                text = ", ".join(part for part in (update.text, past) if part)
+                table.add_row(self._spinner, Text(name, style="bold"), duration(span.seconds), text)
+        parts: list[RenderableType] = [table]
+        if bars := self._bars(update):
+            parts.append(bars)
+        if facts := _facts(update):
+            parts.append(Text(f"   {facts}", style="dim", no_wrap=True, overflow="ellipsis"))
+        if self._last_line:
+            parts.append(Text(f"   {self._last_line}", style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(*parts)
+
+    def _bars(self, update: WaitUpdate) -> Table | None:
+        wanted = {"load": "shards", "capture": "captures"}.get(update.phase)
+        rows: list[tuple[str, Count, str]] = []
+        for rank in update.state.ranks if wanted else ():
+            count: Count | None = getattr(rank, wanted or "")
+            if count is not None:
+                size = f"bs {rank.batch_size}" if wanted == "captures" and rank.batch_size else ""
+                rows.append((rank.rank or "rank 0", count, size))
+        if not rows:
+            return None
+        table = Table.grid(padding=(0, 1))
+        for name, count, size in rows[:_MAX_RANKS]:
+            bar = ProgressBar(
+                total=max(count.total, 1), completed=count.done, width=_BAR_WIDTH, complete_style="cyan"
+            )
+            table.add_row(f"   {name}", bar, str(count), Text(size, style="dim"))
+        if len(rows) > _MAX_RANKS:
+            table.add_row(f"   and {len(rows) - _MAX_RANKS} more", "", "", "")
+        return table
+
+    def _plain(self, update: WaitUpdate) -> None:
+        changed = update.phase != self._phase
+        if not changed and update.t - self._printed < PLAIN_INTERVAL:
+            return
+        parts = [update.text] if update.text else []
+        if changed and len(update.phases) > 1:
+            before = update.phases[-2]
+            parts.insert(0, f"{before.name} took {duration(before.seconds)}")
+        if facts := _facts(update):
+            parts.append(facts)
+        self._phase, self._printed = update.phase, update.t
+        line = f"{duration(update.t):>9}  {update.phase:<10} {'; '.join(parts)}".rstrip()
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them: ``4.2 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
+
+
+def size(count: int) -> str:
+    """Bytes as people read them, in GiB."""
+    return f"{count / 2**30:.1f} GiB"
+
+
+def _facts(update: WaitUpdate) -> str:
+    facts = []
+    if update.bytes_read:
+        total = f" of {size(update.bytes_total)}" if update.bytes_total else ""
+        facts.append(f"read {size(update.bytes_read)}{total}")
+    if update.gpu_memory:
+        facts.append(f"GPU memory {size(update.gpu_memory)}")
+    if update.health and update.health != "refused":
+        facts.append(f"health {update.health}")
+    if update.remaining:
+        facts.append(f"about {duration(update.remaining)} left")
+    if update.quiet >= 15:
+        facts.append(f"quiet for {duration(update.quiet)}")
+    return ", ".join(facts)
