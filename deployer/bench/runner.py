@@ -133,7 +133,7 @@ def operator_url(service: Service) -> str:
         loopback = loopback or ipaddress.ip_address(service.bind).is_loopback
     if loopback or service.bind in _WILDCARDS:
         raise ConfigError(
-            f"service {service.name} binds to {service.bind or 'all addresses'}, so its address as seen from here is unknown",
+            f"service {service.name} binds to {service.bind!r}, so its address as seen from here is not known",
             remedy="set `advertised` to the URL that clients use, or run the benchmark on the host "
             '(bench.place = "host"; it needs httpx in the engine\'s environment)',
         )
@@ -164,7 +164,7 @@ def _place(host: Host, service: Service, wanted: str, tell: OnEvent) -> str:
 def _on_host(
     host: Host, service: Service, values: Json, secret: dict[str, str], limit: float, silence: float
 ) -> Iterator[str]:
-    """The client's lines, from the host. It runs as the service's own account: the engine's environment is that one's."""
+    """The client's lines, from the host. It runs as the service's account, whose environment the engine's is."""
     arguments: Json = {
         "argv": [service.engine.python, "load.py"],
         "stdin": json.dumps(values),
@@ -198,7 +198,7 @@ def _on_host(
 
 
 def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[str]:
-    """The client's lines, from a child process. It has a session of its own, so that Ctrl-C reaches it only through us."""
+    """The client's lines, from a child process; in a session of its own, so that Ctrl-C reaches it through us."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, str(_FOLDER / "load.py")],
