@@ -34,6 +34,7 @@ from deployer.config.problems import (
     Problem,
     complain,
     load_toml,
+    merge_tables,
     nearest,
     printable,
     problems_of,
@@ -209,7 +210,7 @@ def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
         except ValidationError as error:
             problems += problems_of(error, HostConfig, ("hosts", name))
     for name, raw in _named(tables["services"], "services", problems):
-        merged[name] = _merge(tables["defaults"], raw)
+        merged[name] = merge_tables(tables["defaults"], raw)
         try:
             services[name] = ServiceConfig.model_validate({**merged[name], "name": name}, context=context)
         except ValidationError as error:
@@ -243,23 +244,6 @@ def _named(table: dict[str, Any], kind: str, problems: list[Problem]) -> Iterato
             problems.append(Problem((kind, name, "name"), "unknown key; the name is in the table's head"))
         else:
             yield name, raw
-
-
-#: Tables of these keys are one value: a secret, or flags and variables that may be one.
-_WHOLE = frozenset({"api_key"})
-_WHOLE_INSIDE = frozenset({"environment", "extra_args"})
-
-
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any], inside: bool = False) -> dict[str, Any]:
-    """``top`` over ``base``, table by table; lists and secrets are taken whole."""
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        if isinstance(value, dict) and isinstance(below, dict) and not inside and key not in _WHOLE:
-            merged[key] = _merge(below, value, key in _WHOLE_INSIDE)
-        else:
-            merged[key] = value
-    return merged
 
 
 def _has(table: Any, path: KeyPath) -> bool:

@@ -176,6 +176,23 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
     return parse_toml(read_text(path, what), path, what)
 
 
+#: Tables of these keys are one value: a secret, or flags and variables that may be one.
+_WHOLE = frozenset({"api_key"})
+_WHOLE_INSIDE = frozenset({"environment", "extra_args"})
+
+
+def merge_tables(base: Mapping[str, Any], top: Mapping[str, Any], inside: bool = False) -> dict[str, Any]:
+    """``top`` over ``base``, table by table; lists and secrets are taken whole."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict) and not inside and key not in _WHOLE:
+            merged[key] = merge_tables(below, value, key in _WHOLE_INSIDE)
+        else:
+            merged[key] = value
+    return merged
+
+
 def problems_of(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
     """What pydantic found wrong, in the words of this project, each with its place below ``at``."""
     found = []

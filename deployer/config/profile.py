@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
-from deployer.config.bench import Gate, PartialBench
-from deployer.config.fields import Text, check_environment
+from deployer.config.bench import BenchConfig, Gate, PartialBench
+from deployer.config.fields import NAME, Text, check_environment
+from deployer.config.inventory import ServiceConfig
 from deployer.config.problems import (
     Model,
+    Problem,
+    complain,
+    load_toml,
+    merge_tables,
+    printable,
+    problems_of,
+    shown,
+    unknown,
 )
+from deployer.errors import ConfigError
+from deployer.resources import shipped
 
 Size = Annotated[int, Field(ge=1, le=1024)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -119,3 +132,106 @@ class Profile(Model):
     def loop_size(self) -> int:
         """Micro-batches that take turns in the pipeline: pp + async depth."""
         return self.parallelism.pp + (self.pipeline.async_batch_depth or 0)
+
+
+def effective_bench(service: ServiceConfig, profile: Profile) -> BenchConfig:
+    """The smoke benchmark of a profile on a service: the service's, with the profile's wishes on top."""
+    return profile.bench.over(service.bench)
+
+
+def effective_gate(service: ServiceConfig, profile: Profile) -> dict[str, float]:
+    """The thresholds of a profile on a service: the service's, with the profile's on top."""
+    return {**service.gate, **profile.gate}
+
+
+def profile_folders(site: Path | None = None) -> list[Path]:
+    """Where profiles are looked for: the site's own folder first, then the shipped ones."""
+    return [*([site] if site is not None else []), shipped("templates") / "profiles"]
+
+
+def profile_names(folders: Sequence[Path]) -> list[str]:
+    """The names of all profiles, sorted. ConfigError when a folder does not exist."""
+    names = set()
+    for folder in folders:
+        try:
+            names |= {path.stem for path in folder.iterdir() if path.suffix == ".toml"}
+        except OSError as error:
+            raise ConfigError(
+                f"the folder of profiles {printable(str(folder))} cannot be read: {error.strerror}",
+                remedy="create it, or correct the setting `profiles`",
+            ) from None
+    return sorted(names)
+
+
+def list_profiles(folders: Sequence[Path]) -> list[Profile]:
+    """All profiles, by name. ConfigError when one of them is wrong."""
+    return [load_profile(name, folders) for name in profile_names(folders)]
+
+
+def load_profile(name: str, folders: Sequence[Path]) -> Profile:
+    """Read a profile and what it extends.
+
+    A profile may extend one of its own name in a later folder: that is how a site changes a shipped one. ConfigError
+    when it does not exist, when a parent does not, when they extend each other in a circle, or with all that is wrong.
+    """
+    chain: list[tuple[str, Path, dict[str, Any]]] = []
+    wanted, later, child = name, 0, None
+    while True:
+        found = _find(wanted, folders, later)
+        if found is None:
+            raise _no_such(wanted, folders, child)
+        index, path = found
+        if any(path == seen for _, seen, _ in chain):
+            circle = " -> ".join([*(link for link, _, _ in chain), wanted])
+            text = f"profiles extend each other in a circle: {circle}"
+            raise complain(chain[-1][1], [Problem(("extends",), text)])
+        raw = load_toml(path, "the profile")
+        _check(raw, wanted, path)
+        chain.append((wanted, path, raw))
+        child = path
+        parent = raw.get("extends")
+        if parent is None:
+            break
+        later = index + 1 if parent == wanted else 0
+        wanted = parent
+    merged: dict[str, Any] = {}
+    for _, _, raw in reversed(chain):
+        merged = merge_tables(merged, raw)
+    merged["extends"] = chain[0][2].get("extends")
+    try:
+        return Profile.model_validate({**merged, "name": name, "chain": [link for link, _, _ in chain]})
+    except ValidationError as error:
+        raise complain(chain[0][1], problems_of(error, Profile)) from None
+
+
+def _find(name: str, folders: Sequence[Path], later: int) -> tuple[int, Path] | None:
+    if not NAME.fullmatch(name):
+        return None
+    for index, folder in enumerate(folders[later:], later):
+        path = folder / f"{name}.toml"
+        if path.exists():
+            return index, path
+    return None
+
+
+def _no_such(name: str, folders: Sequence[Path], child: Path | None) -> ConfigError:
+    names = profile_names([folder for folder in folders if folder.is_dir()])
+    text = unknown(name, names, kind=f"there is no profile {shown(name)}")
+    if child is not None:
+        return complain(child, [Problem(("extends",), text)])
+    return ConfigError(text, remedy="`deployer profiles` lists them")
+
+
+def _check(raw: Mapping[str, Any], name: str, path: Path) -> None:
+    """Refuse what is wrong in one file of a chain, so that the message names that file."""
+    own = ("name", "chain")
+    problems = [
+        Problem((key,), "unknown key; a profile's name is that of its file") for key in own if key in raw
+    ]
+    inner = {key: value for key, value in raw.items() if key not in own}
+    try:
+        Profile.model_validate({**inner, "name": name})
+    except ValidationError as error:
+        problems += problems_of(error, Profile)
+    if problems:
+        raise complain(path, problems)

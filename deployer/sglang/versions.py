@@ -156,10 +156,10 @@ def flag_table(version: str | None) -> FlagTable:
             remedy="install a later SGLang on the host",
         )
     found = fitting[-1]
-    note = None
+    inexact: str | None = None
     if found != asked:
-        note = f"the flags of SGLang {asked} are not known exactly; those of {found} were used"
-    return FlagTable(found, asked, _flags(found.text), note)
+        inexact = f"the flags of SGLang {asked} are not known exactly; those of {found} were used"
+    return FlagTable(found, asked, _flags(found.text), inexact)
 
 
 @cache
