@@ -91,7 +91,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """What ``lease.acquire`` answers. ``token`` proves ownership when the lease is reclaimed after a lost connection."""
+    """What ``lease.acquire`` answers. ``token`` proves ownership when it is reclaimed."""
 
     generation: int
     token: str
@@ -312,7 +312,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The model's files on the host. ``fingerprint`` changes when files do; ``config`` is its ``config.json`` or None."""
+    """The model's files on the host. ``fingerprint`` changes when files do; ``config`` is ``config.json``."""
 
     path: str
     exists: bool

@@ -1,0 +1,223 @@
+"""What the whole agent stands on: paths, failures, requests under way, files that survive a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+Json = Dict[str, Any]
+
+SCHEMA = 1
+STATE_DIR = os.environ.get("DEPLOYER_STATE_DIR", "/var/lib/deployer")
+LIVE_DIR = os.environ.get("DEPLOYER_UNIT_DIR", "/usr/local/lib/systemd/system")
+RUN_DIR = os.environ.get("DEPLOYER_RUN_DIR", "/run/systemd/system")
+WANTS_DIR = os.environ.get("DEPLOYER_WANTS_DIR", "/etc/systemd/system/multi-user.target.wants")
+CHILD_ENV = dict(os.environ, LC_ALL="C", SYSTEMD_PAGER="", SYSTEMD_COLORS="0", SYSTEMD_LOG_LEVEL="notice")
+
+
+class Fail(Exception):
+    """An operation's refusal or failure: a code for programs, a message for people, data for both."""
+
+    def __init__(self, code: str, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.code, self.message, self.detail = code, message, detail
+
+    def as_json(self) -> Json:
+        return {"code": self.code, "message": self.message, "detail": self.detail}
+
+
+class Call:
+    """One request under way: where its events go, and whether it was cancelled."""
+
+    def __init__(self, send: Callable[[Json], None], call_id: Any = None) -> None:
+        self.send, self.id = send, call_id
+        self.ended = threading.Event()
+        self.cancelled = False
+        self.children: List[subprocess.Popen[bytes]] = []
+
+    def emit(self, event: Json) -> None:
+        self.check()
+        self.send({"id": self.id, "event": event})
+
+    def check(self) -> None:
+        if self.cancelled:
+            raise Fail("cancelled", "cancelled by the operator")
+
+    def sleep(self, seconds: float) -> None:
+        self.ended.wait(seconds)
+        self.check()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.end()
+
+    def end(self) -> None:
+        """Stop what the call started: its helper threads see ``ended``, its child processes are killed."""
+        self.ended.set()
+        for child in self.children:
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)
+
+    def spawn(self, argv: List[str], **options: Any) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
+            argv, start_new_session=True, stdout=subprocess.PIPE, **dict({"env": CHILD_ENV}, **options)
+        )
+        self.children.append(child)
+        if self.ended.is_set():
+            self.end()
+        return child
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def read_text(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+BOOT_ID = (read_text("/proc/sys/kernel/random/boot_id") or "").strip()
+
+
+def read_json(path: str) -> Optional[Json]:
+    """The JSON object in a state file, None where there is none. A newer schema than ours is refused."""
+    text = read_text(path)
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise Fail("corrupt", "%s is not JSON: %s" % (path, error), path=path) from error
+    if not isinstance(data, dict) or data.get("schema", SCHEMA) > SCHEMA:
+        raise Fail("schema", "%s was written by a newer deployer; use that one" % path, path=path)
+    return data
+
+
+def fsync_dir(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: str, text: str, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None) -> None:
+    """Replace a file so that a power failure leaves the old one or the new one, whole."""
+    folder, name = os.path.split(path)
+    fd, temporary = tempfile.mkstemp(prefix="." + name + ".", suffix=".tmp", dir=folder)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            if owner:
+                os.fchown(file.fileno(), *owner)
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    fsync_dir(folder)
+
+
+def write_json(path: str, data: Json, mode: int = 0o644) -> None:
+    write_file(path, json.dumps(dict(data, schema=SCHEMA), indent=1, ensure_ascii=False) + "\n", mode)
+
+
+def remove_file(path: str) -> bool:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    fsync_dir(os.path.dirname(path))
+    return True
+
+
+def execute(argv: List[str], timeout: float = 90.0, check: bool = True) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=CHILD_ENV,
+            timeout=timeout,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except FileNotFoundError as error:
+        raise Fail("missing-tool", "the host has no %s" % argv[0]) from error
+    except subprocess.TimeoutExpired as error:
+        raise Fail("timeout", "%s took longer than %d s" % (" ".join(argv[:3]), timeout)) from error
+    if check and done.returncode:
+        text = done.stderr.strip() or done.stdout.strip()
+        raise Fail("command", "%s: %s" % (" ".join(argv[:4]), text), status=done.returncode, argv=argv)
+    return done
+
+
+def systemctl(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return execute(["systemctl", "--no-ask-password", *words], check=check)
+
+
+def checked(value: Any, what: str) -> str:
+    """A name that is safe as a file name and as a unit instance."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", value):
+        raise Fail("bad-request", "%s %r is not a plain name" % (what, value))
+    return value
+
+
+def unit_name(service: str) -> str:
+    return "sglang-%s.service" % checked(service, "service")
+
+
+def live_path(service: str) -> str:
+    return os.path.join(LIVE_DIR, unit_name(service))
+
+
+def candidate_path(service: str) -> str:
+    return os.path.join(RUN_DIR, unit_name(service))
+
+
+def service_dir(service: str) -> str:
+    return os.path.join(STATE_DIR, checked(service, "service"))
+
+
+def transition_path(service: str) -> str:
+    return os.path.join(service_dir(service), "transition.json")
+
+
+def release_dir(service: str, release: str) -> str:
+    return os.path.join(service_dir(service), "releases", checked(release, "release"))
+
+
+def unit_release(text: str) -> Optional[str]:
+    """``Release=`` of a unit text's ``[X-Deployer]`` section."""
+    section = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            section = line
+        elif section == "[X-Deployer]" and line.startswith("Release="):
+            return line[len("Release=") :].strip()
+    return None
+
+
+def unit_file(path: str) -> Optional[Json]:
+    if os.path.islink(path) and os.path.realpath(path) == "/dev/null":
+        return None
+    text = read_text(path)
+    return None if text is None else {"release": unit_release(text), "text": text, "path": path}

@@ -1,0 +1,144 @@
+"""The host's dead-man's switch: finish a transition that nobody holds any more, now (guard) or at boot (recover)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Optional, Tuple
+
+from .base import (
+    BOOT_ID,
+    Call,
+    Fail,
+    Json,
+    boottime,
+    candidate_path,
+    read_json,
+    transition_path,
+    unit_file,
+    unit_name,
+)
+from .converge import Converging
+from .lease import Session, audit, lease_path, lease_view
+from .reading import running_of
+from .releases import update_manifest
+from .systemd import is_up, unit_state
+from .transition import GUARD_DONE, end_transition, live_release
+
+POLL = 0.5
+TTL = 60.0
+READY = 30.0  # how long the guard looks whether the restored service starts; it goes on loading alone
+AGAIN = 15.0  # after a converge that could not be finished
+
+OWNER = {"user": "root", "host": "localhost", "pid": 0, "command": "guard"}
+
+
+def verdict(service: str, transition: Json, lease: Optional[Json]) -> Tuple[str, str]:
+    """What to do with a transition without a valid lease: ``forget``, ``converge`` or ``wait``; and why."""
+    if transition.get("boot_id") != BOOT_ID:
+        return "converge", "the host was rebooted"
+    if live_release(service) == transition["to"]:
+        return "converge", "the release was promoted"
+    state = unit_state(unit_name(service))
+    running = running_of(state)
+    waited = boottime() - (lease["expires_boottime"] if lease and lease["boot_id"] == BOOT_ID else 0.0)
+    if unit_file(candidate_path(service)) is None:
+        if not running:
+            return "converge", "nothing is running and there is no candidate"
+        if is_up(state):
+            return "forget", "the old server was not stopped"
+        if waited < float(transition.get("stop_timeout") or 0.0):
+            return "wait", "the old server is stopping"
+        return "converge", "the old server does not stop"
+    started = transition.get("invocation_id")
+    if not is_up(state):
+        return "converge", f"the candidate is {state['ActiveState']}"
+    if state["NRestarts"] or (started and state["InvocationID"] != started):
+        return "converge", "the candidate was restarted"
+    if waited < float(transition.get("grace") or 0.0):
+        return "wait", "the candidate is unproven; an operator may come back"
+    return "converge", "the candidate is unproven and grace has ended"
+
+
+def say(message: Json) -> None:
+    print(" ".join(f"{key}={value}" for key, value in (message.get("event") or message).items()), flush=True)
+
+
+def forget(session: Session, service: str, transition: Json) -> None:
+    with session.holding():
+        try:
+            update_manifest(service, transition["to"], {"state": "abandoned"})
+        except Fail:
+            pass  # it was never staged
+        end_transition(service, stop_guard=False)
+
+
+class Renewing(Call):
+    """The guard is its own operator: it renews its lease as it goes along."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(say)
+        self.session, self.renewed = session, boottime()
+
+    def check(self) -> None:
+        if boottime() > self.renewed + TTL / 4:
+            self.session.renew()
+            self.renewed = boottime()
+
+
+def finish(
+    session: Session, service: str, transition: Json, what: str, why: str, at_boot: bool = False
+) -> None:
+    """Carry a verdict out, under a lease that the caller has taken."""
+    args: Json = {"service": service, "why": why}
+    args.update({key: transition.get(key) for key in ("port", "stop_timeout", "gpus")}, ready_timeout=READY)
+    result: Any = "ok"
+    try:
+        if what == "forget":
+            forget(session, service, transition)
+        else:
+            done = Converging(session, Renewing(session), args, by_guard=True, at_boot=at_boot).run()
+            result = f"ok: {'; '.join(done['actions'])}"
+    except Fail as failure:
+        result = f"{failure.code}: {failure.message}"
+        raise
+    finally:
+        audit(session, f"{'recover' if at_boot else 'guard'}.{what}", args, result)
+        session.finish("released")
+
+
+def guard(service: str) -> int:
+    """Watch until the transition is gone. Ends with a status that tells systemd not to start it again."""
+    session = Session()
+    while True:
+        transition, lease = read_json(transition_path(service)), lease_view(read_json(lease_path()))
+        if transition is None:
+            return GUARD_DONE
+        try:
+            if not (lease and lease["valid"]):
+                what, why = verdict(service, transition, lease)
+                if what != "wait":
+                    session.acquire(OWNER, service, why, TTL)
+                    if (
+                        read_json(transition_path(service)) == transition
+                        and verdict(service, transition, lease)[0] == what
+                    ):
+                        say({"verdict": what, "why": repr(why)})
+                        finish(session, service, transition, what, why)
+                    else:
+                        session.finish("released")
+        except Fail as failure:
+            say(failure.as_json())
+            if failure.code not in ("lease-held", "lease-lost"):
+                time.sleep(AGAIN)
+        time.sleep(POLL)
+
+
+def recover(service: str) -> int:
+    """At boot, before the service starts: tidy a transition of another boot. Never waits for anything."""
+    transition = read_json(transition_path(service))
+    if transition is None or transition.get("boot_id") == BOOT_ID:
+        return 0
+    session = Session()
+    session.acquire(dict(OWNER, command="recover"), service, "the host was rebooted", TTL)
+    finish(session, service, transition, "converge", "the host was rebooted", at_boot=True)
+    return 0

@@ -1,0 +1,162 @@
+"""The host's one lock, its one lease, and the audit trail."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import time
+from typing import Any, Iterator, Optional
+
+from .base import BOOT_ID, STATE_DIR, Fail, Json, boottime, read_json, service_dir, write_json
+
+LOCK_WAIT = 60.0  # the lock is held for moments only; longer means something is wrong
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """The host's one lock. Everything under it is short: initiate there, wait outside."""
+    os.makedirs(STATE_DIR, mode=0o755, exist_ok=True)
+    fd = os.open(os.path.join(STATE_DIR, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = boottime() + LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if boottime() > deadline:
+                    raise Fail(
+                        "busy", "another deployer process has held the host's lock for a minute"
+                    ) from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(fd)
+
+
+def lease_path() -> str:
+    return os.path.join(STATE_DIR, "lease.json")
+
+
+def lease_view(raw: Optional[Json]) -> Optional[Json]:
+    """The lease as others may see it: without the token, with what follows from the clock."""
+    if raw is None:
+        return None
+    view = {name: value for name, value in raw.items() if name not in ("token", "schema")}
+    same_boot = raw["boot_id"] == BOOT_ID
+    view["expires_in"] = round(raw["expires_boottime"] - boottime(), 3) if same_boot else 0.0
+    view["valid"] = raw["state"] == "held" and same_boot and view["expires_in"] > 0
+    return view
+
+
+class Session:
+    """One holder of (at most) one lease: a channel's operator, or the guard."""
+
+    def __init__(self) -> None:
+        self.generation: Optional[int] = None
+        self.owner: Json = {}
+        self.service: Any = None
+
+    def acquire(
+        self, owner: Json, service: Any, reason: str, ttl: float, reclaim: Optional[Json] = None
+    ) -> Json:
+        with locked():
+            raw = read_json(lease_path())
+            view = lease_view(raw) or {}
+            if reclaim:
+                if not raw or (raw["generation"], raw["token"]) != (reclaim["generation"], reclaim["token"]):
+                    raise Fail("lease-lost", "the lease was taken over by %s" % person(view), lease=view)
+            elif view.get("valid") and raw and raw["generation"] != self.generation:
+                seconds = view["expires_in"]
+                raise Fail(
+                    "lease-held", "held by %s for another %.0f s" % (person(view), seconds), lease=view
+                )
+            lease = {
+                "generation": (raw["generation"] if raw else 0) + 1,
+                "token": secrets.token_hex(16),
+                "owner": owner,
+                "service": service,
+                "reason": reason,
+                "ttl": float(ttl),
+                "acquired": time.time(),
+                "boot_id": BOOT_ID,
+                "expires_boottime": boottime() + ttl,
+                "state": "held",
+            }
+            write_json(lease_path(), lease, 0o600)
+            self.generation, self.owner, self.service = lease["generation"], owner, service
+        return {"generation": self.generation, "token": lease["token"], "expires_in": ttl}
+
+    def own(self, expired_too: bool = False) -> Json:
+        """Our lease, to be called under the lock. Raises when it is not ours any more."""
+        raw = read_json(lease_path())
+        if self.generation is None or raw is None:
+            raise Fail("lease-lost", "this connection holds no lease")
+        view = lease_view(raw) or {}
+        if raw["generation"] != self.generation:
+            raise Fail("lease-lost", "the lease was taken over by %s" % person(view), lease=view)
+        if raw["state"] != "held" or raw["boot_id"] != BOOT_ID:
+            raise Fail("lease-lost", "the lease has ended (%s)" % raw["state"], lease=view)
+        if not expired_too and not view["valid"]:
+            raise Fail("lease-lost", "the lease expired %.0f s ago" % -view["expires_in"], lease=view)
+        return raw
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """The lock, with the lease still ours: the only place in which the host may be changed."""
+        with locked():
+            self.own()
+            yield
+
+    def renew(self) -> Json:
+        with locked():
+            raw = self.own(expired_too=True)
+            raw["expires_boottime"] = boottime() + raw["ttl"]
+            write_json(lease_path(), raw, 0o600)
+            return {"expires_in": raw["ttl"]}
+
+    def finish(self, state: str) -> None:
+        """Give the lease back (``released``) or leave it (``abandoned``). Grace counts from now."""
+        with locked():
+            try:
+                raw = self.own(expired_too=True)
+            except Fail:
+                return
+            raw.update(state=state, expires_boottime=min(raw["expires_boottime"], boottime()))
+            write_json(lease_path(), raw, 0o600)
+            self.generation = None
+
+
+def person(lease: Json) -> str:
+    owner = lease.get("owner") or {}
+    return "%s@%s (%s)" % (owner.get("user") or "?", owner.get("host") or "?", owner.get("command") or "?")
+
+
+def audit(session: Session, op: str, args: Json, result: str) -> None:
+    """One line for one change: when, who, what, with what result. Texts appear as their length only."""
+    service = args.get("service")
+    if not isinstance(service, str) or not os.path.isdir(service_dir(service)):
+        return
+
+    def brief(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: brief(item) for name, item in value.items()}
+        return "<%d characters>" % len(value) if isinstance(value, str) and len(value) > 120 else value
+
+    shown = {
+        name: brief(value) for name, value in args.items() if name not in ("service", "owner", "reclaim")
+    }
+    for name in ("files", "append", "manifest", "patch"):
+        if isinstance(shown.get(name), dict):
+            shown[name] = sorted(shown[name])
+    line = {"t": round(time.time(), 3), "op": op, "owner": session.owner, "generation": session.generation}
+    fd = os.open(
+        os.path.join(service_dir(service), "audit.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+    )
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(json.dumps(dict(line, args=shown, result=result), ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

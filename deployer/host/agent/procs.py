@@ -1,0 +1,150 @@
+"""Processes, control groups, listening sockets and GPUs, as the kernel and the driver show them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+from typing import Any, Dict, List, Optional, Tuple
+
+from .base import Json, execute, read_text
+
+
+def cgroup_of(pid: Any) -> str:
+    """The process's place in systemd's tree: the v1 ``name=systemd`` hierarchy where there is one, else v2."""
+    found = ""
+    for line in (read_text("/proc/%s/cgroup" % pid) or "").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if controllers == "name=systemd":
+            return path
+        if number == "0":
+            found = path
+    return found
+
+
+def unit_of(cgroup: str) -> Optional[str]:
+    root = re.sub(r"/init\.scope$", "", cgroup_of(1)).rstrip("/")
+    path = cgroup[len(root) :] if cgroup.startswith(root + "/") else cgroup
+    return next((part for part in path.split("/") if part.endswith((".service", ".scope"))), None)
+
+
+def all_pids() -> List[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def unit_pids(unit: str) -> List[int]:
+    """Every live process in the unit's control group (zombies hold nothing and do not count)."""
+    pids = [pid for pid in all_pids() if unit in cgroup_of(pid) and unit_of(cgroup_of(pid)) == unit]
+    return [pid for pid in pids if process_stat(pid)[:1] not in ([], ["Z"])]
+
+
+def process_stat(pid: int) -> List[str]:
+    """The fields of ``/proc/PID/stat`` from the state on; empty when the process is gone."""
+    return (read_text("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
+
+
+def describe(pid: Optional[int]) -> Json:
+    cgroup = cgroup_of(pid) if pid else ""
+    comm = (read_text("/proc/%s/comm" % pid) or "").strip() if pid else ""
+    return {
+        "pid": pid,
+        "comm": comm or None,
+        "cgroup": cgroup or None,
+        "unit": unit_of(cgroup) if cgroup else None,
+    }
+
+
+def environment_of(pid: int) -> Dict[str, str]:
+    pairs = (read_text("/proc/%d/environ" % pid) or "").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def socket_owners(inodes: List[str], pids: List[int]) -> Dict[str, int]:
+    wanted = {"socket:[%s]" % inode: inode for inode in inodes}
+    owners: Dict[str, int] = {}
+    for pid in pids:
+        if len(owners) == len(wanted):
+            break
+        with contextlib.suppress(OSError):
+            for name in os.listdir("/proc/%d/fd" % pid):
+                with contextlib.suppress(OSError):
+                    target = os.readlink("/proc/%d/fd/%s" % (pid, name))
+                    if target in wanted:
+                        owners.setdefault(wanted[target], pid)
+    return owners
+
+
+def listeners(port: int, first: Optional[List[int]] = None) -> List[Json]:
+    """TCP sockets in LISTEN on a port. ``first``: pids to look at before all others."""
+    found: List[Tuple[str, str]] = []
+    for path, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
+        for line in (read_text(path) or "").splitlines()[1:]:
+            fields = line.split()
+            address, _, number = fields[1].partition(":")
+            if fields[3] == "0A" and int(number, 16) == port:
+                words = [bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8)]
+                found.append((socket.inet_ntop(family, b"".join(words)), fields[9]))
+    inodes = [inode for _, inode in found]
+    owners = socket_owners(inodes, list(first or []) + all_pids()) if found else {}
+    return [dict(describe(owners.get(inode)), address=address, port=port) for address, inode in found]
+
+
+def nvidia_smi(query: str) -> Optional[List[List[Optional[str]]]]:
+    if not shutil.which("nvidia-smi"):
+        return None
+    done = execute(["nvidia-smi", query, "--format=csv,noheader,nounits"], timeout=30, check=False)
+    if done.returncode:
+        return None
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    return [[None if cell.startswith("[") or cell == "N/A" else cell for cell in row] for row in rows]
+
+
+def number(cell: Optional[str]) -> Optional[float]:
+    return None if cell is None else float(cell)
+
+
+def gpu_list() -> Optional[List[Json]]:
+    rows = nvidia_smi(
+        "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,power.draw,power.limit"
+    )
+    if rows is None:
+        return None
+    return [
+        {
+            "index": int(row[0] or 0),
+            "uuid": row[1],
+            "name": row[2],
+            "memory_total": int(float(row[3] or 0)) << 20,
+            "memory_used": int(float(row[4] or 0)) << 20,
+            "utilization": number(row[5]),
+            "power_w": number(row[6]),
+            "power_limit_w": number(row[7]),
+        }
+        for row in rows
+        if len(row) == 8
+    ]
+
+
+def gpu_processes(gpus: Optional[List[Json]] = None) -> Optional[List[Json]]:
+    """Processes that hold GPU memory; ``gpu`` is the index where ``gpus`` tells it, else the UUID."""
+    rows = nvidia_smi("--query-compute-apps=gpu_uuid,pid,used_memory")
+    if rows is None:
+        return None
+    index = {gpu["uuid"]: gpu["index"] for gpu in gpus or []}
+    return [
+        dict(
+            describe(int(row[1] or 0)),
+            gpu=index.get(row[0], row[0]),
+            memory=None if row[2] is None else int(float(row[2])) << 20,
+        )
+        for row in rows
+        if len(row) == 3
+    ]
+
+
+def gpu_memory(pids: List[int]) -> Optional[int]:
+    """Bytes of GPU memory these processes hold; None without nvidia-smi."""
+    rows = gpu_processes()
+    return None if rows is None else sum(row["memory"] or 0 for row in rows if row["pid"] in pids)

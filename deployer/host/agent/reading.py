@@ -1,0 +1,248 @@
+"""Operations that only look."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import time
+from typing import Any, List, Optional
+
+from .base import (
+    BOOT_ID,
+    SCHEMA,
+    STATE_DIR,
+    WANTS_DIR,
+    Call,
+    Fail,
+    Json,
+    boottime,
+    candidate_path,
+    checked,
+    execute,
+    live_path,
+    read_json,
+    read_text,
+    release_dir,
+    service_dir,
+    systemctl,
+    transition_path,
+    unit_file,
+    unit_name,
+)
+from .lease import Session, lease_path, lease_view
+from .procs import environment_of, gpu_list, gpu_processes, listeners, process_stat, unit_pids
+from .registry import operation, own_hash
+from .systemd import unit_state
+
+OUTRANKING_DIRS = (  # what systemd reads before our candidate's or our live directory
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/etc/systemd/system",
+    "/etc/systemd/system.attached",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+)
+
+
+def systemd_version() -> Optional[int]:
+    found = re.match(r"systemd (\d+)", systemctl("--version", check=False).stdout)
+    return int(found.group(1)) if found else None
+
+
+@operation("hello")
+def hello(session: Session, args: Json, call: Call) -> Json:
+    return {
+        "schema": SCHEMA,
+        "agent": own_hash(),
+        "python": platform.python_version(),
+        "uid": os.geteuid(),
+        "hostname": socket.gethostname(),
+        "boot_id": BOOT_ID,
+        "systemd": systemd_version(),
+        "now": time.time(),
+        "now_boottime": boottime(),
+    }
+
+
+def running_of(state: Json) -> Optional[Json]:
+    pid = state["MainPID"]
+    fields = process_stat(pid) if pid else []
+    if not fields or fields[0] == "Z":
+        return None
+    argv = (read_text("/proc/%d/cmdline" % pid) or "").split("\0")[:-1]
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    release = environment_of(pid).get("DEPLOYER_RELEASE")
+    return {"pid": pid, "release": release, "argv": argv, "started": round(time.time() - age, 1)}
+
+
+def manifests(service: str) -> List[Json]:
+    folder = os.path.join(service_dir(service), "releases")
+    names = [
+        name for name in (os.listdir(folder) if os.path.isdir(folder) else []) if not name.startswith(".")
+    ]
+    found = [read_json(os.path.join(folder, name, "manifest.json")) for name in names]
+    return sorted(
+        (item for item in found if item), key=lambda item: (item.get("number") or 0, item["release"])
+    )
+
+
+def enable_link(unit: str) -> str:
+    return os.path.join(WANTS_DIR, unit)
+
+
+def shadows(service: str, state: Json) -> List[str]:
+    paths = [os.path.join(folder, unit_name(service)) for folder in OUTRANKING_DIRS]
+    found = [path for path in paths if os.path.lexists(path)]
+    if os.path.islink(candidate_path(service)):
+        found.append(candidate_path(service))
+    return found + list(state["DropInPaths"])
+
+
+def service_state(service: str, port: Optional[int]) -> Json:
+    unit = unit_name(service)
+    state, guard = unit_state(unit), unit_state("deployer-guard@%s.service" % service)
+    running, pids = running_of(state), unit_pids(unit)
+    recover = "deployer-recover@%s.service" % service
+    return {
+        "live": unit_file(live_path(service)),
+        "candidate": unit_file(candidate_path(service)),
+        "transition": read_json(transition_path(service)),
+        "unit": state,
+        "running": dict(running, pids=pids) if running else None,
+        "releases": manifests(service),
+        "guard": {"active": guard["ActiveState"], "result": guard["Result"]},
+        "recover_enabled": os.path.exists(enable_link(recover)),
+        "enabled": os.path.lexists(enable_link(unit)),
+        "listeners": listeners(port, pids) if port else [],
+        "shadows": shadows(service, state),
+    }
+
+
+def engine_facts(python: str) -> Json:
+    path = shutil.which(python)
+    facts: Json = {"python": python, "exists": bool(path), "sglang": None, "httpx": None}
+    if path:
+        code = (
+            "import json\nfrom importlib import metadata\nfound = {}\nfor name in ('sglang', 'httpx'):\n"
+            "    try: found[name] = metadata.version(name)\n    except Exception: pass\nprint(json.dumps(found))"
+        )
+        done = execute([path, "-I", "-c", code], timeout=60, check=False)
+        with contextlib.suppress(ValueError, IndexError):
+            facts.update(json.loads(done.stdout.splitlines()[-1]))
+    return facts
+
+
+def model_facts(path: str) -> Json:
+    """Size and fingerprint of a model: names, sizes and times of its files, and the text of its small JSON files."""
+    digest, total, count = hashlib.sha256(), 0, 0
+    exists = os.path.isdir(path)
+    for folder, folders, names in os.walk(path, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            full = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                info = os.stat(full)
+                small = name.endswith(".json") and info.st_size < 1 << 20
+                mark = read_text(full) if small else int(info.st_mtime)
+                digest.update(
+                    ("%s\0%d\0%s\0" % (os.path.relpath(full, path), info.st_size, mark)).encode("utf-8")
+                )
+                total, count = total + info.st_size, count + 1
+    config = None
+    with contextlib.suppress(ValueError):
+        config = json.loads(read_text(os.path.join(path, "config.json")) or "null")
+    fingerprint = digest.hexdigest()[:16] if exists else None
+    return {
+        "path": path,
+        "exists": exists,
+        "bytes": total,
+        "files": count,
+        "fingerprint": fingerprint,
+        "config": config,
+    }
+
+
+@operation("observe")
+def observe(session: Session, args: Json, call: Call) -> Json:
+    gpus = gpu_list() if args.get("gpus") else None
+    folder = STATE_DIR if os.path.isdir(STATE_DIR) else os.path.dirname(STATE_DIR)
+    space = os.statvfs(folder)
+    return {
+        "boot_id": BOOT_ID,
+        "lease": lease_view(read_json(lease_path())),
+        "services": {
+            item["service"]: service_state(item["service"], item.get("port"))
+            for item in args.get("services") or []
+        },
+        "gpus": gpus,
+        "gpu_processes": (gpu_processes(gpus) if gpus is not None else None) or [],
+        "disk_free": space.f_bavail * space.f_frsize,
+        "engine": engine_facts(args["engine"]["python"]) if args.get("engine") else None,
+        "model": model_facts(args["model"]["path"]) if args.get("model") else None,
+    }
+
+
+@operation("release.read")
+def release_read(session: Session, args: Json, call: Call) -> Json:
+    folder = release_dir(args["service"], args["release"])
+    manifest = read_json(os.path.join(folder, "manifest.json"))
+    if manifest is None:
+        raise Fail("not-found", "there is no release %s of %s" % (args["release"], args["service"]))
+    names = [checked(name, "file") for name in args.get("files") or []]
+    return {"manifest": manifest, "files": {name: read_text(os.path.join(folder, name)) for name in names}}
+
+
+@operation("listeners")
+def listeners_op(session: Session, args: Json, call: Call) -> Json:
+    return {"listeners": listeners(int(args["port"]))}
+
+
+def http_exchange(
+    address: str,
+    port: int,
+    path: str,
+    timeout: float,
+    method: str = "GET",
+    body: Any = None,
+    headers: Any = None,
+) -> Json:
+    """One HTTP request. Raises Fail("http") with ``state``: refused, timeout or reset."""
+    begun = time.monotonic()
+    connection = http.client.HTTPConnection(address, port, timeout=timeout)
+    try:
+        data = body.encode("utf-8") if isinstance(body, str) else None
+        connection.request(method, path, data, dict(headers or {}))
+        answer = connection.getresponse()
+        text = answer.read(64 << 20).decode("utf-8", "replace")
+        pairs = {name.lower(): value for name, value in answer.getheaders()}
+        return {"status": answer.status, "headers": pairs, "body": text, "seconds": time.monotonic() - begun}
+    except (socket.timeout, TimeoutError) as error:
+        raise Fail("http", "no answer within %g s" % timeout, state="timeout") from error
+    except ConnectionRefusedError as error:
+        raise Fail("http", "connection refused", state="refused") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise Fail("http", "connection broken: %s" % error, state="reset") from error
+    finally:
+        connection.close()
+
+
+@operation("http")
+def http_op(session: Session, args: Json, call: Call) -> Json:
+    return http_exchange(
+        args.get("address") or "127.0.0.1",
+        int(args["port"]),
+        args["path"],
+        float(args.get("timeout") or 25.0),
+        args.get("method") or "GET",
+        args.get("body"),
+        args.get("headers"),
+    )

@@ -1,0 +1,98 @@
+"""systemd and its journal: a unit's state and properties, and the lines it logged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import time
+from typing import Iterator, List, Optional
+
+from .base import Call, Json, execute, systemctl
+
+NUMBERS = ("NRestarts", "MainPID", "ExecMainStatus", "ExecMainCode")
+STAMPS = ("ActiveEnterTimestamp", "InactiveEnterTimestamp", "StateChangeTimestamp")
+TEXTS = [
+    "ActiveState",
+    "SubState",
+    "Result",
+    "InvocationID",
+    "LoadState",
+    "UnitFileState",
+    "FragmentPath",
+    "Restart",
+]
+
+
+def unit_state(unit: str) -> Json:
+    names = list(NUMBERS + STAMPS) + TEXTS + ["DropInPaths", "NeedDaemonReload", "InactiveExitTimestamp"]
+    wanted = ",".join(name + "Monotonic" if name.endswith("Timestamp") else name for name in names)
+    shown = systemctl("show", "-p", wanted, "--", unit).stdout
+    raw = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    state: Json = {name: raw.get(name, "") for name in TEXTS}
+    state.update({name: int(raw.get(name) or 0) for name in NUMBERS})
+    offset = time.time() - time.monotonic()
+    for name in (*STAMPS, "InactiveExitTimestamp"):
+        micros = int(raw.get(name + "Monotonic") or 0)
+        state[name] = round(micros / 1e6 + offset, 2) if micros else None
+    state["DropInPaths"] = raw.get("DropInPaths", "").split()
+    state["NeedDaemonReload"] = raw.get("NeedDaemonReload") == "yes"
+    return state
+
+
+def is_up(state: Json) -> bool:
+    """Running or starting, and not between two automatic restarts."""
+    up = state["ActiveState"] in ("active", "activating", "reloading", "refreshing")
+    return up and not state["SubState"].startswith("auto-restart")
+
+
+def is_down(state: Json) -> bool:
+    return state["ActiveState"] in ("inactive", "failed")
+
+
+def busctl_all(unit: str, interface: str) -> Json:
+    """All properties of one interface of a unit, exactly as systemd holds them."""
+    escaped = "".join(c if c.isascii() and c.isalnum() else "_%02x" % ord(c) for c in unit)
+    path = "/org/freedesktop/systemd1/unit/" + escaped
+    call = ["org.freedesktop.DBus.Properties", "GetAll", "s", "org.freedesktop.systemd1." + interface]
+    done = execute(["busctl", "--json=short", "call", "org.freedesktop.systemd1", path, *call])
+    return {name: value["data"] for name, value in json.loads(done.stdout)["data"][0].items()}
+
+
+def journal_cursor() -> str:
+    """Where the journal ends now; empty for an empty journal."""
+    lines = execute(["journalctl", "-q", "-n", "1", "-o", "json"], check=False).stdout.splitlines()
+    return str(json.loads(lines[-1])["__CURSOR"]) if lines else ""
+
+
+def journal_lines(entry: Json) -> Iterator[Json]:
+    """The lines of one journal entry: text, source, and whether a carriage return ended it (a progress bar)."""
+    message = entry.get("MESSAGE")
+    if isinstance(message, list) and message and isinstance(message[0], list):
+        message = message[0]
+    if isinstance(message, list):
+        message = bytes(message).decode("utf-8", "replace")
+    source = "systemd" if entry.get("_PID") == "1" else "engine"
+    stamp = int(entry.get("__REALTIME_TIMESTAMP") or 0) / 1e6
+    parts = re.split(r"(\r\n|[\r\n])", message or "")
+    for text, end in zip(parts[::2], [*parts[1::2], ""]):
+        if text:
+            yield {"t": stamp, "text": text, "source": source, "piece": end == "\r"}
+
+
+def journal_entries(
+    call: Call, unit: str, options: List[str], matches: Optional[List[str]] = None
+) -> Iterator[Json]:
+    default = ["_SYSTEMD_UNIT=" + unit, "+", "UNIT=" + unit, "_PID=1"]
+    child = call.spawn(
+        ["journalctl", "-q", "-o", "json", "--all"] + options + (matches or default),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+    child.wait()
