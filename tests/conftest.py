@@ -19,12 +19,14 @@ _SET = f"test-{os.getpid()}"
 # What a test may leave on a host: services of ours with their files, the lease, faults, transient units.
 _WIPE = r"""
 set -u
-systemctl stop 'sglang-*' 'deployer-*' 'rehearsal-probe-*' >/dev/null 2>&1
+systemctl stop 'deployer-*' >/dev/null 2>&1
+systemctl kill --signal=KILL 'sglang-*' >/dev/null 2>&1
+systemctl stop 'sglang-*' >/dev/null 2>&1
 for folder in /etc/systemd/system /run/systemd/system /usr/local/lib/systemd/system /etc/systemd/system.control \
     /run/systemd/system.control /run/systemd/transient; do
     rm -rf "$folder"/sglang-* "$folder"/deployer-* "$folder"/*.wants/sglang-* "$folder"/*.wants/deployer-*
 done
-rm -rf /var/lib/deployer /run/sglang-standin
+rm -rf /var/lib/deployer/* /run/sglang-standin
 systemctl daemon-reload
 systemctl reset-failed
 """
@@ -62,6 +64,7 @@ def wipe(host: hosts.RehearsalHost) -> None:
 
 def _remove_left_behind() -> None:
     for name in sets.all_sets():
-        owner = name.removeprefix("test-")
-        if owner != name and owner.isdigit() and not Path(f"/proc/{owner}").exists():
+        kind, _, owner = name.partition("-")
+        owner = owner.partition("-")[0]
+        if kind == "test" and owner.isdigit() and not Path(f"/proc/{owner}").exists():
             hosts.down(name)

@@ -45,7 +45,7 @@ def write_engine(layer: Layer, *, version: str, settings: dict[str, object]) -> 
     for path in _files_of("httpx"):
         layer.link(f"{packages}/{path.name}", path)
     layer.link(f"{packages}/sglang", _ENGINE / "sglang")
-    layer.link(f"{packages}/deployer", package_root() / "deployer")
+    layer.file(f"{packages}/standin.pth", f"{_ENGINE}\n")
     info = f"{packages}/sglang-{version}.dist-info"
     layer.file(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
     layer.file(f"{info}/INSTALLER", "rehearsal\n")

@@ -10,6 +10,7 @@ All functions need root on a Linux machine (PreflightRefused otherwise) and tell
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -20,36 +21,25 @@ from typing import Any
 
 from deployer.errors import HostError, UsageError
 from deployer.rehearsal import machine, sets
+from deployer.rehearsal.engine.sglang.faults import NAMES
 from deployer.rehearsal.engine_venv import (
     DEFAULT_VERSION,
-    ENGINE_PYTHON,
     VERSIONS,
     needed_from_machine,
     write_engine,
 )
 from deployer.rehearsal.inventory import write_inventory, write_ssh_files
 from deployer.rehearsal.layer import Layer
-from deployer.rehearsal.model import CONTEXT, MODEL, write_model
+from deployer.rehearsal.model import SHARDS, write_model
 from deployer.rehearsal.sets import DEFAULT_SET, HostRecord, SetRecord
 from deployer.rehearsal.system import LOGINS, SSH_PORT, write_system
 
 IMAGE_BYTES = 16 << 30
 BOOT_SECONDS = 60.0
 GPUS = 8
-FAULTS_FILE = "run/sglang-standin/faults.json"
-FAULTS = (
-    "crash-in-load",
-    "oom-in-capture",
-    "crash-after-capture",
-    "never-ready",
-    "hang-at-request",
-    "slow",
-    "wrong-argument",
-    "port-never-released",
-    "garbage-output",
-    "ignore-sigterm",
-)
-
+FAULTS = tuple(sorted(NAMES))
+FAULTS_FILE = "/run/sglang-standin/faults.json"
+SETTINGS_FILE = "/etc/sglang-standin.json"
 Say = Callable[[str], None]
 
 
@@ -89,11 +79,6 @@ class RehearsalHost:
     def inventory(self) -> Path:
         """The set's inventory."""
         return self.folder.parent / "inventory.toml"
-
-    @property
-    def files(self) -> Path:
-        """The host's root folder, seen from the machine while it runs (/run and /tmp included)."""
-        return Path(f"/proc/{self.pid}/root")
 
     @property
     def host_config(self) -> dict[str, Any]:
@@ -209,11 +194,9 @@ def _prepare(host: RehearsalHost, version: str, settings: dict[str, object]) -> 
             address=host.address,
             host_key=(keys / f"{host.name}_host_key").read_text(),
             client_key=(keys / "client_key.pub").read_text(),
-            hidden=[sets.state_root()],
+            hidden=[sets.DEFAULT_FOLDER, host.folder.parent],
         )
-        write_engine(
-            layer, version=version, settings={"model": MODEL, "gpus": GPUS, "context": CONTEXT} | settings
-        )
+        write_engine(layer, version=version, settings={"gpus": GPUS, "shards": SHARDS} | settings)
         write_model(layer)
     finally:
         machine.unmount_below(host.folder)
@@ -270,11 +253,9 @@ def _kill(host: RehearsalHost) -> None:
     for pid in inits:
         machine.kill(pid)
     machine.wait_gone(inits)
-    # systemd-nspawn ends by itself after its PID 1; one that never got that far is ended here.
-    deadline = time.monotonic() + 5
-    while any(machine.process_started(pid) for pid in containers) and time.monotonic() < deadline and inits:
-        machine.wait_gone([pid for pid in containers if machine.process_started(pid) is None])
-        time.sleep(0.02)
+    # systemd-nspawn ends by itself after its PID 1; one that has none (yet) is ended here.
+    with contextlib.suppress(HostError):
+        machine.wait_gone(containers, patience=5.0 if inits else 0.0)
     for pid in machine.containers_of(host.folder / "root"):
         machine.kill(pid)
     machine.wait_gone(containers)
@@ -289,7 +270,7 @@ def _unmount(host: RehearsalHost) -> None:
 
 def down(set_name: str = DEFAULT_SET, *, say: Say = _silent) -> bool:
     """End a set and remove everything of it; True if there was one. Works after a failed or killed `up` too."""
-    machine.require_fit()
+    machine.require_root()
     folder = sets.set_folder(set_name)
     with sets.lock_set(set_name):
         if not folder.is_dir():
@@ -326,7 +307,7 @@ def status(set_name: str = DEFAULT_SET) -> dict[str, Any]:
                 "running": running,
                 "pid": host.pid if running else None,
                 "ssh": running and machine.ssh_answers(host.address, host.port),
-                "faults": read_faults(host) if running else {},
+                "faults": read_faults(host) if running else [],
             }
         )
     return {
@@ -341,7 +322,7 @@ def status(set_name: str = DEFAULT_SET) -> dict[str, Any]:
 
 def powercut(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
     """Cut the host's power and boot it again. What it had not synced to its disk is lost."""
-    machine.require_fit()
+    machine.require_root()
     with sets.lock_set(host.set):
         init = host.pid
         machine.kill(init)
@@ -355,7 +336,7 @@ def powercut(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
 
 def reboot(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
     """Reboot the host in order: units are stopped and everything is synced."""
-    machine.require_fit()
+    machine.require_root()
     with sets.lock_set(host.set):
         init = host.pid
         host.run(["systemctl", "--no-block", "reboot"])
@@ -374,8 +355,13 @@ def reboot(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
 
 def fault(
     set_name: str, host_name: str | None, name: str, options: Mapping[str, object] | None = None
-) -> dict[str, Any]:
-    """Make the stand-in engine of a host fail in one more way (``clear``: in none); returns the faults now in force."""
+) -> list[dict[str, Any]]:
+    """Make the stand-in engine of a host fail in one more way; returns the faults now in force.
+
+    ``clear`` removes all faults. A fault given again has its new options. Without ``host_name`` it is the set's first
+    host. What the faults and their options are, the stand-in's `faults` module tells.
+    """
+    machine.require_root()
     hosts = {host.name: host for host in find(set_name)}
     if not hosts:
         raise UsageError(
@@ -388,22 +374,50 @@ def fault(
     if name != "clear" and name not in FAULTS:
         raise UsageError(f"there is no fault {name}", remedy=f"choose one of {', '.join((*FAULTS, 'clear'))}")
     host = hosts[host_name] if host_name else next(iter(hosts.values()))
-    faults = {} if name == "clear" else read_faults(host) | {name: dict(options or {})}
-    target = host.files / FAULTS_FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_suffix(".new")
-    fresh.write_text(json.dumps(faults) + "\n")
-    fresh.replace(target)
+    kept = [entry for entry in read_faults(host) if entry.get("name") != name]
+    faults = [] if name == "clear" else [*kept, {"name": name, **(options or {})}]
+    if name == "clear":
+        _path(host, FAULTS_FILE + ".taken").unlink(missing_ok=True)
+    _write_json(_path(host, FAULTS_FILE), {"faults": faults})
     return faults
 
 
-def read_faults(host: RehearsalHost) -> dict[str, Any]:
-    """The faults in force on a running host: name to options."""
+def read_faults(host: RehearsalHost) -> list[dict[str, Any]]:
+    """The faults in force on a running host, each with its name and options."""
     try:
-        faults: dict[str, Any] = json.loads((host.files / FAULTS_FILE).read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
+        faults: list[dict[str, Any]] = json.loads(_path(host, FAULTS_FILE).read_text())["faults"]
+    except (FileNotFoundError, ValueError, KeyError):
+        return []
     return faults
 
 
-__all__ = ["ENGINE_PYTHON", "RehearsalHost", "down", "fault", "find", "powercut", "reboot", "status", "up"]
+def configure(host: RehearsalHost, **settings: object) -> None:
+    """Change settings of the stand-in engine on a running host; they hold from its next start."""
+    path = _path(host, SETTINGS_FILE)
+    _write_json(path, json.loads(path.read_text()) | settings)
+
+
+def _path(host: RehearsalHost, path: str) -> Path:
+    """A file of the running host, as the machine sees it (/run included)."""
+    return Path(f"/proc/{host.pid}/root{path}")
+
+
+def _write_json(path: Path, data: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(data, indent=2) + "\n")
+    fresh.replace(path)
+
+
+__all__ = [
+    "FAULTS",
+    "RehearsalHost",
+    "configure",
+    "down",
+    "fault",
+    "find",
+    "powercut",
+    "reboot",
+    "status",
+    "up",
+]

@@ -49,9 +49,9 @@ def missing_packages(find: Callable[[str], str | None] = program) -> list[str]:
     return sorted({package for name, package in _PROGRAMS.items() if find(name) is None})
 
 
-def require_fit() -> None:
-    """Refuse (PreflightRefused) unless this machine can run rehearsal hosts and we are root on it."""
-    if not os.uname().sysname == "Linux":
+def require_root() -> None:
+    """Refuse (PreflightRefused) unless this is Linux and we are root on it."""
+    if os.uname().sysname != "Linux":
         raise PreflightRefused(
             "rehearsal hosts need Linux: they are systemd-nspawn containers",
             remedy="run the rehearsal on a Linux machine, for example in a virtual machine",
@@ -59,8 +59,13 @@ def require_fit() -> None:
     if os.geteuid() != 0:
         raise PreflightRefused(
             "rehearsal hosts need root: they are containers with mounts and control groups of their own",
-            remedy="run the command as root, or allow `sudo -n` for it",
+            remedy="run the command as root or with sudo (`sudo -v` first is enough for `deployer rehearse`)",
         )
+
+
+def require_fit() -> None:
+    """Refuse (PreflightRefused) unless this machine can run rehearsal hosts and we are root on it."""
+    require_root()
     packages = missing_packages()
     if packages:
         raise PreflightRefused(
@@ -114,9 +119,12 @@ def make_image(image: Path, size: int) -> None:
 
 
 def mount_image(image: Path, target: Path) -> None:
-    """Mount an image; its loop device goes away with the mount."""
+    """Mount an image; its loop device goes away with the mount.
+
+    The journal is committed when somebody syncs, else once a minute: a power cut then shows what was never synced.
+    """
     target.mkdir(parents=True, exist_ok=True)
-    run(["mount", "-t", "ext4", "-o", "loop,noinit_itable", str(image), str(target)])
+    run(["mount", "-t", "ext4", "-o", "loop,noinit_itable,commit=60", str(image), str(target)])
 
 
 def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
@@ -140,7 +148,11 @@ def _unescape(word: str) -> str:
 
 
 def unmount_below(folder: Path, patience: float = 10.0) -> None:
-    """Unmount everything below a folder; what stays busy for ``patience`` seconds is detached lazily."""
+    """Unmount everything below a folder and remove the mount points.
+
+    What stays busy for ``patience`` seconds is detached lazily. Containers that were started meanwhile hold copies of
+    our mounts; the kernel drops those when the mount point is removed, and only then is the disk really free.
+    """
     for point in mounts_below(folder):
         deadline = time.monotonic() + patience
         while True:
@@ -152,6 +164,8 @@ def unmount_below(folder: Path, patience: float = 10.0) -> None:
                     run(["umount", "--lazy", str(point)])
                     break
                 time.sleep(0.1)
+    for name in ("root", "disk"):
+        _remove_folder(folder / name)
 
 
 def loops_of(image: Path) -> list[str]:

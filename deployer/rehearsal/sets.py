@@ -31,12 +31,10 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class HostRecord:
-    """What is remembered of one host between commands. ``started`` is in clock ticks since boot."""
+    """What is remembered of one host between commands; whether it runs is looked up, not remembered."""
 
     name: str
     address: str
-    container: int | None = None
-    started: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def set_folder(name: str) -> Path:
     folder = state_root() / name
     if any(character in str(folder) for character in ",:\\\n"):
         raise UsageError(
-            f"mount options cannot hold the state folder {folder}: a comma, colon, backslash or line end is in its name",
+            f"mount options cannot hold the state folder {folder}: it has a comma, colon, backslash or line end",
             remedy="set DEPLOYER_REHEARSAL_DIR to another folder",
         )
     return folder

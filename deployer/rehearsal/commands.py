@@ -1,0 +1,177 @@
+"""`deployer rehearse`: practice hosts on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from deployer.errors import UsageError
+from deployer.rehearsal import hosts, machine
+from deployer.rehearsal.engine_venv import DEFAULT_VERSION, VERSIONS
+from deployer.rehearsal.sets import DEFAULT_SET
+
+RERUN_HINT = (
+    "The practice host is still up: try `deployer -i inventories/rehearsal.toml status`; "
+    "`deployer rehearse down` removes it."
+)
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+)
+set_option = click.option(
+    "--name", "set_name", default=DEFAULT_SET, show_default=True, help="Which set of practice hosts."
+)
+
+
+def as_root() -> None:
+    """Go on as root: the same command line again through `sudo -n`, where that is allowed and needed."""
+    sudo = machine.program("sudo")
+    if os.geteuid() == 0 or sudo is None:
+        return
+    allowed = subprocess.run([sudo, "-n", "true"], capture_output=True, check=False).returncode == 0
+    if allowed:
+        command = [sudo, "-n", "--preserve-env=DEPLOYER_REHEARSAL_DIR", sys.executable, "-m", "deployer"]
+        sys.stdout.flush()
+        os.execv(sudo, [*command, *sys.argv[1:]])
+
+
+def say_to(as_json: bool) -> Callable[[str], None]:
+    """Where progress goes: stderr when stdout belongs to a JSON document."""
+    return lambda line: click.echo(line, err=as_json)
+
+
+def print_json(document: object) -> None:
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  deployer rehearse up                               one host, SGLang 0.5.12.post1
+  deployer -i inventories/rehearsal.toml apply tp8   deploy on it
+  deployer rehearse fault oom-in-capture             let the next start fail
+  deployer rehearse fault clear
+  deployer rehearse down                             nothing is left"""
+)
+def rehearse() -> None:
+    """Practice hosts on this machine: real sshd and systemd, a stand-in engine, no GPU.
+
+    Needs Linux and root (or sudo). Everything they write stays in /var/lib/deployer-rehearsal (DEPLOYER_REHEARSAL_DIR).
+    """
+
+
+@rehearse.command(
+    epilog="""\b
+Examples:
+  deployer rehearse up
+  deployer rehearse up --hosts 2 --sglang 0.5.23
+  deployer rehearse up --name mine --set scale=0.25     quick starts, in a set of its own"""
+)
+@click.option(
+    "--hosts", "count", type=click.IntRange(1), default=1, show_default=True, help="How many hosts."
+)
+@click.option(
+    "--sglang",
+    "version",
+    type=click.Choice(VERSIONS),
+    default=DEFAULT_VERSION,
+    show_default=True,
+    help="The SGLang version that the stand-in engine speaks like.",
+)
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting of the stand-in engine.")
+@set_option
+@json_option
+def up(count: int, version: str, pairs: tuple[str, ...], set_name: str, as_json: bool) -> None:
+    """Boot practice hosts, or find them booted."""
+    as_root()
+    booted = hosts.up(set_name, count, engine_version=version, settings=options(pairs), say=say_to(as_json))
+    if as_json:
+        print_json(hosts.status(set_name))
+        return
+    inventory = (
+        "inventories/rehearsal.toml" if set_name == DEFAULT_SET and count == 1 else booted[0].inventory
+    )
+    click.echo(f"inventory  {inventory}")
+    click.echo(f"ssh        ssh -F {booted[0].ssh_config} {booted[0].name}")
+
+
+@rehearse.command(epilog="\b\nExample:\n  deployer rehearse down")
+@set_option
+@json_option
+def down(set_name: str, as_json: bool) -> None:
+    """End practice hosts and remove all that they wrote."""
+    as_root()
+    removed = hosts.down(set_name, say=say_to(as_json))
+    if as_json:
+        print_json({"set": set_name, "removed": removed})
+    elif not removed:
+        click.echo(f"there is no set {set_name} of practice hosts")
+
+
+@rehearse.command(epilog="\b\nExamples:\n  deployer rehearse status\n  deployer rehearse status --json")
+@set_option
+@json_option
+def status(set_name: str, as_json: bool) -> None:
+    """Which practice hosts there are, and which faults they have."""
+    as_root()
+    document = hosts.status(set_name)
+    if as_json:
+        print_json(document)
+        return
+    if not document["hosts"]:
+        click.echo(f"there is no set {set_name} of practice hosts; `deployer rehearse up` boots one")
+    for host in document["hosts"]:
+        state = "up" if host["ssh"] else "running, SSH does not answer" if host["running"] else "down"
+        faults = ", ".join(entry["name"] for entry in host["faults"])
+        click.echo(
+            f"{host['host']}  {host['address']}:{host['port']}  {state}{f'  faults: {faults}' if faults else ''}"
+        )
+
+
+@rehearse.command(
+    epilog="""\b
+Examples:
+  deployer rehearse fault crash-in-load --set rank=3
+  deployer rehearse fault slow --set percent=40 --set once=true
+  deployer rehearse fault never-ready --set when_argv_contains=--pp-size
+  deployer rehearse fault clear"""
+)
+@click.argument("name", type=click.Choice([*hosts.FAULTS, "clear"]), metavar="NAME")
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="An option of the fault.")
+@click.option("--host", "host_name", help="Which host; the first one otherwise.")
+@set_option
+@json_option
+def fault(name: str, pairs: tuple[str, ...], host_name: str | None, set_name: str, as_json: bool) -> None:
+    """Let the stand-in engine fail as real ones do, until `fault clear`.
+
+    NAME is one of: {names}.
+    """
+    as_root()
+    faults = hosts.fault(set_name, host_name, name, options(pairs))
+    if as_json:
+        print_json({"set": set_name, "faults": faults})
+        return
+    click.echo("no faults" if not faults else "faults: " + ", ".join(entry["name"] for entry in faults))
+
+
+fault.help = (fault.help or "").replace("{names}", ", ".join((*hosts.FAULTS, "clear")))
+
+
+def options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """KEY=VALUE words as data: a value that is JSON (a number, true, a list) is taken as such, else as text."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not key or not separator:
+            raise UsageError(f"--set wants KEY=VALUE, not `{pair}`")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
