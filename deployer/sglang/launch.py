@@ -318,10 +318,10 @@ class LaunchLog:
         moved = (count.done, -size)
         ranks = [rank for rank in ranks if rank.position() <= moved] or ranks
 
-        def unlike(rank: _Rank) -> tuple[float, int, int]:
+        def unlike(rank: _Rank) -> tuple[float, bool, int, int]:
             far = 0.0 if free_gb is None or rank.free_gb is None else abs(rank.free_gb - free_gb)
             done, below = rank.position()
-            return (round(far, 1), -done, -below)
+            return (round(far, 1), rank.position() == moved, -done, -below)
 
         one = min(ranks, key=unlike)
         one.batch_size = None if count.done >= count.total else size
