@@ -130,9 +130,7 @@ class _Rendering:
                 self.requested[flag.info_name] = effective
 
     def lacking(self, concept: Concept) -> str:
-        versions = sorted(
-            {version for spelling in concept.spellings for version in history(spelling[0])}
-        )
+        versions = sorted({version for spelling in concept.spellings for version in history(spelling[0])})
         later = [version for version in versions if version > self.table.version]
         text = f"SGLang {self.table.version} has no {concept.spellings[0][0]}"
         if later:

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.config.profile import Profile
+from deployer.config.secrets import Secret
+from deployer.errors import ConfigError
+from deployer.sglang.arguments import LaunchArguments, check_gpus, launch_arguments
+from deployer.units import quoting
+from deployer.units.render import UNIT_TEMPLATE, render, template_folders
+from deployer.units.text import section
+
+STATE_ROOT = "/var/lib/deployer"
+#: Restarts before systemd gives a service up, and the pause before each, in seconds.
+START_LIMIT_BURST = 3
+RESTART_SECONDS = 10
+_SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_RELEASE = re.compile(r"[0-9]{4,9}-[a-z0-9][a-z0-9_-]{0,39}")
+_RELEASE_PATH = re.compile(re.escape(STATE_ROOT) + r"/[a-z0-9][a-z0-9_-]{0,39}/releases/[^/]+(?=/|$)")
+#: Keys of [Service] whose change asks for no restart: they say how systemd treats the server, or are compared by
+#: themselves (command line, environment).
+_NO_RESTART = re.compile(
+    r"ExecStart|Environment(File)?|Type|Restart(Sec|Steps|MaxDelaySec)?|Timeout\w+|KillMode|KillSignal|FinalKillSignal|"
+    r"SendSIGKILL|OOMPolicy|LogRateLimit\w+|\w+Accounting"
+)
 
 
 @dataclass(frozen=True)
@@ -18,13 +45,176 @@ class Bundle:
     #: The environment the unit sets, without the secret variables (those are in the file ``env``).
     environment: dict[str, str]
     #: Text of the live and of the candidate unit.
-    unit: str
-    candidate: str
+    unit: str = field(repr=False)
+    candidate: str = field(repr=False)
     #: Name -> {"text": .., "mode": 0o600}: unit, unit.candidate; config.yaml and env where there are secrets.
     files: Mapping[str, Mapping[str, Any]] = field(repr=False)
     #: Keys of the unit's [Service] section that take effect only with a restart.
     restart_keys: dict[str, str]
-    #: What /server_info must show: dest -> value.
+    #: What /server_info must show: field name -> value.
     requested: dict[str, Any]
     #: Remarks for the operator.
     notes: tuple[str, ...] = ()
+    #: All secrets in it, to take them out of logs.
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+def build_bundle(
+    service: ServiceConfig,
+    host: HostConfig,
+    profile: Profile,
+    version: str | None,
+    release: str,
+    start_seconds: float | None = None,
+    *,
+    templates: Sequence[Path] | None = None,
+    resolve: Callable[[Secret], str] = Secret.resolve,
+) -> Bundle:
+    """Render a release of ``profile`` for ``service``.
+
+    ``version`` is SGLang's on the host (None: a preview); ``start_seconds`` how long a start takes there, if known;
+    ``templates`` the folders of templates (see `template_folders`); ``resolve`` gets secrets (for a preview, something
+    that shows none). ConfigError with what cannot be.
+    """
+    if not _RELEASE.fullmatch(release):
+        raise ConfigError(
+            f"{release!r} is no name of a release", remedy="a release is named like 0007-pp8-async"
+        )
+    notes = []
+    if remark := check_gpus(profile, service, host):
+        notes.append(remark)
+    arguments = launch_arguments(profile, service, version)
+    notes += arguments.notes
+    folder = PurePosixPath(STATE_ROOT) / service.name / "releases" / release
+    argv = list(arguments.argv)
+    files: dict[str, dict[str, Any]] = {}
+    secrets = []
+    if arguments.secret_config:
+        argv += ["--config", str(folder / "config.yaml")]
+        text, found = _config_file(arguments, resolve)
+        files["config.yaml"] = {"text": text, "mode": 0o600}
+        secrets += found
+    environment, hidden = _environment(service, profile, release, resolve)
+    if hidden:
+        lines = (quoting.file_line(name, value) for name, value in hidden.items())
+        files["env"] = {"text": "".join(lines), "mode": 0o600}
+        secrets += hidden.values()
+    values: dict[str, Any] = {
+        "release": release,
+        "service": service.name,
+        "profile": profile.name,
+        "user": service.user,
+        "working_directory": service.home or "/",
+        "argv": argv,
+        "environment": environment,
+        "environment_file": str(folder / "env") if hidden else None,
+        "stop_seconds": math.ceil(service.deadlines.stop),
+        "restart_seconds": RESTART_SECONDS,
+        "start_limit": start_limit(start_seconds or service.deadlines.start),
+    }
+    folders = templates if templates is not None else template_folders()
+    unit = _unit({**values, "candidate": False}, folders)
+    candidate = _unit({**values, "candidate": True}, folders)
+    files["unit"] = {"text": unit, "mode": 0o644}
+    files["unit.candidate"] = {"text": candidate, "mode": 0o644}
+    return Bundle(
+        release=release,
+        profile=profile.name,
+        argv=argv,
+        environment=environment,
+        unit=unit,
+        candidate=candidate,
+        files=files,
+        restart_keys=restart_keys(unit),
+        requested=arguments.requested,
+        notes=tuple(notes),
+        secrets=tuple(secrets),
+    )
+
+
+def start_limit(start_seconds: float) -> dict[str, int]:
+    """Burst, and an interval that holds so many starts with their pauses, and half as much again."""
+    interval = math.ceil(1.5 * START_LIMIT_BURST * (start_seconds + RESTART_SECONDS))
+    return {"burst": START_LIMIT_BURST, "interval": interval}
+
+
+def restart_keys(unit: str) -> dict[str, str]:
+    """What of a unit's [Service] section takes effect only when the server is started anew."""
+    return {key: value for key, value in section(unit, "Service").items() if not _NO_RESTART.fullmatch(key)}
+
+
+def comparable(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment without what differs from release to release although nothing changed.
+
+    Secrets are not in either: whether one changed shows in the files ``config.yaml`` and ``env`` of the releases.
+    """
+    plain = [_RELEASE_PATH.sub("RELEASE", word) for word in argv]
+    return plain, {name: value for name, value in sorted(environment.items()) if name != "DEPLOYER_RELEASE"}
+
+
+def _environment(
+    service: ServiceConfig, profile: Profile, release: str, resolve: Callable[[Secret], str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables the unit sets, and the secret ones. systemd gives a service next to nothing of its own."""
+    engine = service.engine
+    home = service.home or ("/root" if service.user in (None, "root", "0") else None)
+    path = [
+        str(PurePosixPath(engine.python).parent),
+        *([f"{engine.cuda_home}/bin"] if engine.cuda_home else []),
+    ]
+    owned = {
+        "DEPLOYER_RELEASE": release,
+        "PATH": ":".join(dict.fromkeys([*path, *engine.path, *_SYSTEM_PATH])),
+        "HOME": home,
+        "HF_HOME": service.hf_home,
+        "CUDA_HOME": engine.cuda_home,
+        "LD_LIBRARY_PATH": ":".join(engine.ld_library_path) or None,
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, service.gpus)) if service.gpus is not None else None,
+        "PYTHONUNBUFFERED": "1",
+    }
+    shown = {name: value for name, value in owned.items() if value is not None}
+    hidden: dict[str, str] = {}
+    asked: dict[str, str | Secret] = {**profile.environment, **service.environment}
+    for name in sorted(asked):
+        value = asked[name]
+        if isinstance(value, Secret):
+            hidden[name] = resolve(value)
+        else:
+            shown[name] = value
+    return shown, hidden
+
+
+def _config_file(arguments: LaunchArguments, resolve: Callable[[Secret], str]) -> tuple[str, list[str]]:
+    """SGLang's --config file: flags without their dashes, values as JSON strings (which YAML reads)."""
+    lines, values = [], []
+    for key, secret in sorted(arguments.secret_config.items()):
+        value = resolve(secret)
+        if not value.isascii() or not value.isprintable() or " " in value or value.startswith("-"):
+            raise ConfigError(
+                f"the secret for {key} cannot be used: it must be printable ASCII without blanks, and not begin with -",
+                remedy="choose another one (clients send it in a header)",
+            )
+        lines.append(f"{key}: {json.dumps(value)}\n")
+        values.append(value)
+    return "".join(lines), values
+
+
+def _unit(values: Mapping[str, Any], folders: Sequence[Path]) -> str:
+    text = render(UNIT_TEMPLATE, values, folders)
+    ours, service = section(text, "X-Deployer"), section(text, "Service")
+    expected = {"Release": values["release"], "Service": values["service"], "Profile": values["profile"]}
+    wrong = [f"[X-Deployer] {key}={value}" for key, value in expected.items() if ours.get(key) != value]
+    if f'"DEPLOYER_RELEASE={values["release"]}"' not in service.get("Environment", "").split("\n"):
+        wrong.append("Environment= with DEPLOYER_RELEASE")
+    if values["candidate"] and service.get("Restart") != "no":
+        wrong.append("Restart=no for a candidate")
+    if not service.get("ExecStart", "").startswith(":"):
+        wrong.append("ExecStart={{ argv | command_line }}")
+    if values["environment_file"] and values["environment_file"] not in service.get("EnvironmentFile", ""):
+        wrong.append("EnvironmentFile={{ environment_file | path }}")
+    if wrong:
+        raise ConfigError(
+            f"the template {UNIT_TEMPLATE} leaves out what deployer needs in a unit: {'; '.join(wrong)}",
+            remedy="take these lines over from the template that ships with deployer",
+        )
+    return text

@@ -1,0 +1,38 @@
+"""Reading the text of a unit file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+def entries(text: str) -> Iterator[tuple[str, str, str]]:
+    """(section, key, value) of each assignment, as systemd splits lines: continuations joined, comments left out."""
+    section, pending = "", ""
+    for raw in text.split("\n"):
+        stripped = raw.lstrip(" \t\r")
+        if stripped.startswith(("#", ";")):
+            continue
+        line = pending + raw
+        pending = ""
+        if _continues(line):
+            pending = line[:-1] + " "
+            continue
+        line = line.strip(" \t\r")
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1]
+        elif "=" in line:
+            key, _, value = line.partition("=")
+            yield section, key.rstrip(" \t"), value.lstrip(" \t")
+
+
+def _continues(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def section(text: str, name: str) -> dict[str, str]:
+    """One section. Values of a key that is given more than once are joined by newlines."""
+    found: dict[str, str] = {}
+    for where, key, value in entries(text):
+        if where == name:
+            found[key] = f"{found[key]}\n{value}" if key in found else value
+    return found
