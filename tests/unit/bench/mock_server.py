@@ -1,7 +1,8 @@
 """A completions server with a known schedule, for measuring the measurer. Run as a script: prints its port.
 
-The model's name says how it behaves; a first path segment (``/quiet``, ``/busy``, ``/lagging``, ``/elsewhere``) says
-what its counters show. Times are kept on an absolute schedule, so that sending late once does not shift what follows.
+The model's name says how it behaves; a first path segment (``/quiet``, ``/busy``, ``/lagging``,
+``/elsewhere``) says what its counters show. Times are kept on an absolute schedule, so that sending late
+once does not shift what follows.
 """
 
 from __future__ import annotations
@@ -95,12 +96,25 @@ class Server:
             return
         if kind == "close":
             return
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
         if kind == "hang":
             await writer.drain()
             await asyncio.sleep(SLOW)
             return
-        quick = kind in ("fast", "warm", "no-usage", "short", "empty", "repeat", "error", "garbage", "split", "reset")
+        quick = kind in (
+            "fast",
+            "warm",
+            "no-usage",
+            "short",
+            "empty",
+            "repeat",
+            "error",
+            "garbage",
+            "split",
+            "reset",
+        )
         ttft, itl = (0.02, 0.001) if quick else (TTFT, ITL)
         per = 4 if kind == "four" else 1
         made = n - 3 if kind == "short" else n

@@ -1,0 +1,224 @@
+"""The gate: what passes, fails and stays open, and which keys there are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployer.bench.gate import RATES, SINGLE, TIMES, evaluate, split_key, validate_gate_keys
+
+Json = dict[str, Any]
+
+
+def level(n: int, rate: float = 200.0, **more: Any) -> Json:
+    return {
+        "concurrency": n,
+        "requests": n,
+        "completed": n,
+        "failed": {},
+        "repetitive": 0,
+        "aggregate_tok_s": rate,
+        "steady_tok_s": rate * 1.1,
+        "ttft_s": {"p50": 0.8, "p95": 1.5 if n >= 20 else None},
+        "itl_s": {"p50": 0.04, "p95": 0.05},
+        "tpot_s": {"p50": 0.041, "p95": None},
+        "client": {"client_limited": False},
+        "foreign_traffic": False,
+        "samples": [],
+        **more,
+    }
+
+
+def bench(*levels: Json, **more: Any) -> Json:
+    few = {"requests": 2, "completed": 2, "failed": {}, "repetitive": 0, "samples": []}
+    return {
+        "warmups": dict(few),
+        "singles": {**few, "foreign_traffic": False, "client": {"client_limited": False}},
+        "single_stream_tok_s": 26.0,
+        "levels": list(levels) or [level(8), level(32)],
+        "interrupted": None,
+        "stopped": None,
+        "foreign_traffic": {"value": False, "evidence": []},
+        **more,
+    }
+
+
+def test_a_gate_that_is_met() -> None:
+    gate = {
+        "single_stream_tok_s": 26.0,
+        "aggregate_tok_s@32": 200.0,
+        "ttft_p95_s@32": 1.5,
+        "itl_p50_s@8": 0.05,
+    }
+    verdict = evaluate(bench(), gate)
+    assert verdict.result == "pass"
+    assert [check.result for check in verdict.checks] == ["pass"] * 4
+    assert "aggregate_tok_s@32 is 200, at least 200 is asked for" in verdict.reasons
+    assert verdict.as_dict()["checks"][2]["bound"] == "max"
+
+
+@pytest.mark.parametrize(
+    ("key", "threshold", "said"),
+    [
+        ("single_stream_tok_s", 30.0, "single_stream_tok_s is 26, at least 30 is asked for"),
+        ("aggregate_tok_s@32", 230.0, "aggregate_tok_s@32 is 200, at least 230 is asked for"),
+        ("steady_tok_s@8", 221.0, "steady_tok_s@8 is 220, at least 221 is asked for"),
+        ("ttft_p95_s@32", 1.0, "ttft_p95_s@32 is 1.5, at most 1 is asked for"),
+        ("tpot_p50_s@8", 0.04, "tpot_p50_s@8 is 0.041, at most 0.04 is asked for"),
+    ],
+)
+def test_a_missed_threshold_fails_with_the_numbers(key: str, threshold: float, said: str) -> None:
+    verdict = evaluate(bench(), {key: threshold, "aggregate_tok_s@8": 1.0})
+    assert verdict.result == "fail"
+    assert verdict.reasons[0] == said
+
+
+@pytest.mark.parametrize("gate", [{}, {"aggregate_tok_s@8": 1.0}])
+def test_a_failed_request_fails_whatever_the_gate(gate: dict[str, float]) -> None:
+    broken = bench(level(8, completed=6, failed={"reset": 1, "http-500": 1}))
+    verdict = evaluate(broken, gate)
+    assert verdict.result == "fail"
+    assert verdict.reasons[0] == "level 8: 2 of 8 requests failed (1 reset, 1 http-500)"
+    warm = bench()
+    warm["warmups"] = {"requests": 2, "completed": 1, "failed": {"timeout": 1}, "repetitive": 0}
+    assert evaluate(warm, gate).result == "fail"
+
+
+def test_one_token_over_and_over_fails() -> None:
+    broken = bench(level(8, repetitive=8, samples=[{"repeats": "!!!!"}]))
+    verdict = evaluate(broken, {})
+    assert verdict.result == "fail"
+    assert verdict.reasons[0] == "level 8: 8 of 8 outputs are one token over and over, such as '!!!!'"
+    assert evaluate(bench(level(32, repetitive=2)), {}).result == "pass", "an odd prompt among many"
+
+
+def test_no_gate_says_so() -> None:
+    verdict = evaluate(bench(), {})
+    assert verdict.result == "pass"
+    assert any("no gate is set" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("change", "doubt"),
+    [
+        ({"levels": [level(32, client={"client_limited": True})]}, "the load client itself was saturated"),
+        ({"levels": [level(32, foreign_traffic=True)]}, "somebody else used the server"),
+        ({"foreign_traffic": {"value": True, "evidence": []}}, "somebody else used the server"),
+        ({"levels": [level(8)]}, "it was not measured"),
+        ({"levels": [level(32, 0.0, aggregate_tok_s=None)]}, "it was not measured"),
+        ({"interrupted": "SIGTERM"}, "cut short"),
+    ],
+)
+def test_what_cannot_be_trusted_is_inconclusive(change: Json, doubt: str) -> None:
+    for threshold in (100.0, 1000.0):
+        verdict = evaluate(bench(**change), {"aggregate_tok_s@32": threshold})
+        assert verdict.result == "inconclusive"
+        assert doubt in verdict.reasons[0]
+
+
+def test_doubts_about_a_level_that_is_not_gated_do_not_matter() -> None:
+    crowded = bench(level(8), level(64, client={"client_limited": True}))
+    assert evaluate(crowded, {"aggregate_tok_s@8": 100.0}).result == "pass"
+
+
+def test_a_failure_outweighs_a_doubt() -> None:
+    both = bench(level(8, client={"client_limited": True}))
+    assert evaluate(both, {"single_stream_tok_s": 99.0, "aggregate_tok_s@8": 1.0}).result == "fail"
+
+
+def test_cut_requests_are_not_the_servers_fault() -> None:
+    cut = bench(level(8, completed=2, failed={"cut": 6}), interrupted="SIGINT", stopped="interrupted")
+    assert evaluate(cut, {}).result == "inconclusive"
+
+
+def test_unknown_foreign_traffic_is_said_and_does_not_block() -> None:
+    verdict = evaluate(bench(foreign_traffic={"value": None, "evidence": []}), {"aggregate_tok_s@8": 1.0})
+    assert verdict.result == "pass"
+    assert any("not known" in reason for reason in verdict.reasons)
+
+
+def test_nothing_measured_is_inconclusive() -> None:
+    nothing = {"warmups": None, "singles": None, "levels": [], "single_stream_tok_s": None}
+    assert evaluate(nothing, {}).result == "inconclusive"
+
+
+def test_a_percentile_that_is_null_is_not_measured() -> None:
+    verdict = evaluate(bench(), {"ttft_p95_s@8": 2.0})
+    assert verdict.result == "inconclusive"
+    assert verdict.checks[0].measured is None
+
+
+def test_the_baseline_is_compared_and_decides_nothing() -> None:
+    slower = bench(level(8, 100.0), level(32, 100.0), single_stream_tok_s=13.0)
+    verdict = evaluate(slower, {"aggregate_tok_s@32": 50.0}, baseline=bench())
+    assert verdict.result == "pass"
+    assert (
+        "throughput against the baseline: -50.0% in the geometric mean (@8 -50.0%, @32 -50.0%)"
+        in verdict.reasons
+    )
+    assert "single stream against the baseline: -50.0%" in verdict.reasons
+
+
+@given(st.floats(1, 500), st.floats(1, 500), st.floats(1, 500))
+def test_a_stricter_gate_never_turns_fail_into_pass(rate: float, one: float, other: float) -> None:
+    measured = bench(level(8, rate))
+    loose, strict = sorted((one, other))
+    key = "aggregate_tok_s@8"
+    if evaluate(measured, {key: strict}).result == "pass":
+        assert evaluate(measured, {key: loose}).result == "pass"
+    assert (evaluate(measured, {key: one}).result == "pass") == (rate >= one)
+
+
+@given(st.data())
+def test_it_does_not_change_what_it_reads(data: st.DataObject) -> None:
+    given_bench = bench(level(8, data.draw(st.floats(1, 500)), repetitive=data.draw(st.integers(0, 8))))
+    before = copy.deepcopy(given_bench)
+    evaluate(given_bench, {"aggregate_tok_s@8": 100.0}, baseline=given_bench)
+    assert given_bench == before
+
+
+def test_every_key_there_is_is_accepted() -> None:
+    gate = {SINGLE: 1.0, **{f"{name}@8": 1.0 for name in (*RATES, *TIMES)}}
+    assert validate_gate_keys(gate, [8]) == []
+    assert len(evaluate(bench(), gate).checks) == len(gate)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("agregate_tok_s@32", "did you mean aggregate_tok_s@32?"),
+        ("aggregate_tok_s", "needs a level, as in aggregate_tok_s@32"),
+        ("aggregate_tok_s@", "needs a level"),
+        ("aggregate_tok_s@08", "needs a level"),
+        ("aggregate_tok_s@-8", "needs a level"),
+        ("single_stream_tok_s@8", "has no level"),
+        ("single_stream", "did you mean single_stream_tok_s?"),
+        ("ttft_p99_s@8", "p99 is reported but does not gate"),
+        ("zzz", "there are single_stream_tok_s, aggregate_tok_s@N"),
+    ],
+)
+def test_a_wrong_key_is_explained(key: str, said: str) -> None:
+    problems = validate_gate_keys({key: 1.0})
+    assert len(problems) == 1
+    assert problems[0].startswith(f"{key}: ")
+    assert said in problems[0]
+    with pytest.raises(ValueError, match=r".+"):
+        evaluate(bench(), {key: 1.0})
+
+
+def test_thresholds_and_levels_are_checked() -> None:
+    problems = validate_gate_keys({"single_stream_tok_s": 0.0, "aggregate_tok_s@7": float("nan")}, [8, 16])
+    assert len(problems) == 3
+    assert "level 7 is not among the benchmark's levels (8, 16)" in problems[2]
+
+
+@given(st.text(max_size=30))
+def test_any_key_is_taken_or_explained(key: str) -> None:
+    problems = validate_gate_keys({key: 1.0})
+    if not problems:
+        name, at = split_key(key)
+        assert key == (name if at is None else f"{name}@{at}")
