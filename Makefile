@@ -1,0 +1,64 @@
+# `make help` tells what there is. Nothing has to be installed first but python3 (3.11 or later), make and git.
+
+VENV   ?= .venv
+PYTHON_ENV = $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+# `make status`, `apply` and `rollback` mean the practice host unless you say (or deployer.toml says) otherwise.
+ifeq ($(wildcard deployer.toml),)
+export DEPLOYER_INVENTORY ?= inventories/rehearsal.toml
+endif
+# Practice hosts need root. Tests run by sudo leave no files of root's in the checkout.
+ifneq ($(shell id -u),0)
+SUDO  := sudo
+CLEAN_ENV := env PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/deployer-hypothesis
+QUIET := -p no:cacheprovider
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check status apply rollback down format clean rehearsal-programs
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
+	@echo "  (ARGS=.. goes to the command, as in: make apply PROFILE=tp8 ARGS=--yes)"
+
+demo: $(STAMP) rehearsal-programs ## the whole job on a practice host, no GPU needed
+	@$(if $(SUDO),$(SUDO) -v)
+	@$(PYTHON_ENV) -m deployer.rehearsal.demo
+
+test: $(STAMP) rehearsal-programs ## all tests, those on practice hosts included
+	$(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(QUIET) $(ARGS)
+
+check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(QUIET)
+
+status: $(STAMP) ## what is live, and is it healthy
+	@$(PYTHON_ENV) -m deployer status $(ARGS)
+
+apply: $(STAMP) ## put a profile live, or stay with the one that is
+	@test -n "$(PROFILE)" || { echo "make apply needs a profile: make apply PROFILE=tp8"; exit 2; }
+	@$(PYTHON_ENV) -m deployer apply "$(PROFILE)" $(ARGS)
+
+rollback: $(STAMP) ## back to the profile that was live before
+	@$(PYTHON_ENV) -m deployer rollback $(ARGS)
+
+down: $(STAMP) ## remove the practice host
+	@$(PYTHON_ENV) -m deployer rehearse down
+
+format: $(STAMP) ## bring the code into its usual form
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+clean: ## remove practice hosts, environment and caches
+	@test ! -d /var/lib/deployer-rehearsal/default || $(PYTHON_ENV) -m deployer rehearse down
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find deployer tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@tools/setup.sh environment $(VENV)
+	@touch $@
+
+rehearsal-programs:
+	@tools/setup.sh rehearsal
