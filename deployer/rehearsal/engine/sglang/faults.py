@@ -1,0 +1,147 @@
+"""Failures on request, so that a rehearsal meets what production meets.
+
+The fault file (/run/sglang-standin/faults.json) is a JSON object, read at start and again whenever a fault that acts
+while serving could act::
+
+    {"faults": [{"name": "crash-in-load", "when_argv_contains": "--pp-size"},
+                {"name": "slow", "percent": 30, "once": true}]}
+
+| name | options | what happens |
+|---|---|---|
+| crash-in-load | at (share of the shards, 0.5), rank, exception | a scheduler raises; the server kills itself |
+| oom-in-load | rank | CUDA out of memory while loading |
+| oom-in-capture | rank | CUDA out of memory while capturing graphs |
+| crash-after-capture | rank, exception | a scheduler raises just before the HTTP server would start |
+| crash-while-serving | at (n-th generation, 1) | a scheduler dies; the server notices and kills itself |
+| hang-in-load, hang-in-dist | at | start-up goes silent and stays alive |
+| never-ready | | the port opens, /health stays 503 for ever |
+| hang-at-request | at (n-th generation, 1) | generation stops; /health turns 503 after 20 s |
+| slow | percent (50) | every step takes that much longer |
+| wrong-argument | argument, value | /server_info and the engine have another value than was asked for |
+| port-never-released | | after a stop a child of the same control group, deaf to SIGTERM, keeps the port |
+| memory-never-released | | the same child keeps GPU memory instead |
+| garbage-output | text (one token to repeat; "" gives empty output) | answers are useless, all else is well |
+| ignore-sigterm | | only SIGKILL ends it |
+| graphs-lost | | captures graphs but never replays them (``cuda graph: False``) |
+
+Options of every fault:
+
+* ``when_argv_contains``: text, or a list of texts; acts only if the arguments, joined by blanks, hold one of them.
+* ``unless_argv_contains``: the opposite.
+* ``once``: true; acts in one start only. The start that takes it writes ``faults.json.taken`` beside the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NAMES = frozenset(
+    {
+        "crash-in-load",
+        "oom-in-load",
+        "oom-in-capture",
+        "crash-after-capture",
+        "crash-while-serving",
+        "hang-in-load",
+        "hang-in-dist",
+        "never-ready",
+        "hang-at-request",
+        "slow",
+        "wrong-argument",
+        "port-never-released",
+        "memory-never-released",
+        "garbage-output",
+        "ignore-sigterm",
+        "graphs-lost",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One fault that applies to this start, with its options."""
+
+    name: str
+    options: dict[str, Any]
+
+
+class Faults:
+    """The faults that apply to one start. A file that is missing or unreadable means none."""
+
+    def __init__(self, path: Path, argv: Sequence[str]) -> None:
+        self._path = path
+        self._line = " ".join(argv)
+        self._stamp: tuple[int, int, int] | None = None
+        self._taken: set[str] = set()
+        self._active: dict[str, Fault] = {}
+        self._load()
+
+    def get(self, name: str) -> Fault | None:
+        """The fault of that name, if it applies now (the file is looked at again)."""
+        if self._stamp != self._current_stamp():
+            self._load()
+        return self._active.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._active)
+
+    def _current_stamp(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _load(self) -> None:
+        self._stamp = self._current_stamp()
+        self._active = {}
+        for entry in read_faults(self._path):
+            if not applies(entry, self._line):
+                continue
+            if entry.get("once") and not self._take(entry):
+                continue
+            self._active[entry["name"]] = Fault(entry["name"], entry)
+
+    def _take(self, entry: dict[str, Any]) -> bool:
+        """Claim a fault that acts once; False when an earlier start had it."""
+        key = json.dumps(entry, sort_keys=True)
+        if key in self._taken:
+            return True
+        record = self._path.with_name(self._path.name + ".taken")
+        try:
+            earlier = record.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            earlier = []
+        if key in earlier:
+            return False
+        with record.open("a", encoding="utf-8") as stream:
+            stream.write(key + "\n")
+        self._taken.add(key)
+        return True
+
+
+def read_faults(path: Path) -> list[dict[str, Any]]:
+    """The entries of a fault file whose names are known."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    entries = data.get("faults", []) if isinstance(data, dict) else []
+    return [entry for entry in entries if isinstance(entry, dict) and entry.get("name") in NAMES]
+
+
+def applies(entry: dict[str, Any], line: str) -> bool:
+    """Whether an entry's conditions hold for a command line."""
+    wanted = _texts(entry.get("when_argv_contains"))
+    unwanted = _texts(entry.get("unless_argv_contains"))
+    return (not wanted or any(text in line for text in wanted)) and not any(text in line for text in unwanted)
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]

@@ -1,0 +1,79 @@
+"""What the host's GPUs are doing, for ``nvidia-smi``: one file per engine in the state folder.
+
+``gpu-<pid>.json``: ``{"processes": [{"gpu", "pid", "started", "mib"}], "utilization": percent, "power": watts}``.
+``started`` is the process's start in clock ticks since boot: an entry whose process is gone (or whose number was given to
+another) holds no memory any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+IDLE_WATTS = 76.0
+FULL_WATTS = 560.0
+
+
+def started(pid: int) -> int | None:
+    """Start of a process in clock ticks since boot; None if it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+class GpuState:
+    """The file of one engine. A folder that cannot be written is no reason to fail."""
+
+    def __init__(self, folder: Path, pid: int | None = None) -> None:
+        self._path = folder / f"gpu-{pid or os.getpid()}.json"
+        self._last = ""
+
+    def write(self, holders: Mapping[int, int], mib: Sequence[float], utilization: int) -> None:
+        """Say who holds what: ``holders`` maps GPU index to pid, ``mib`` is the memory of each in the same order."""
+        processes = [
+            {"gpu": gpu, "pid": pid, "started": started(pid), "mib": round(size)}
+            for (gpu, pid), size in zip(holders.items(), mib, strict=True)
+        ]
+        watts = IDLE_WATTS + (FULL_WATTS - IDLE_WATTS) * utilization / 100.0
+        text = json.dumps({"processes": processes, "utilization": utilization, "power": round(watts, 2)})
+        if text == self._last:
+            return
+        fresh = self._path.with_name(self._path.name + ".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(self._path)
+        except OSError:
+            return
+        self._last = text
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def read_states(folder: Path) -> list[dict[str, Any]]:
+    """The states of all engines, without processes that are gone."""
+    states = []
+    for path in sorted(folder.glob("gpu-*.json")):
+        try:
+            state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        alive = [entry for entry in state["processes"] if started(int(entry["pid"])) == entry["started"]]
+        if alive:
+            states.append({**state, "processes": alive})
+    return states
+
+
+def memory_held(folder: Path) -> dict[int, int]:
+    """MiB that live processes hold of each GPU."""
+    held: dict[int, int] = {}
+    for state in read_states(folder):
+        for entry in state["processes"]:
+            held[int(entry["gpu"])] = held.get(int(entry["gpu"]), 0) + int(entry["mib"])
+    return held

@@ -1,0 +1,299 @@
+"""``python -m sglang.launch_server``: the stand-in's main process.
+
+Parses the arguments as the chosen SGLang version does, prints its launch lines, forks what stands for its schedulers,
+binds the port when SGLang would, serves, and ends as SGLang ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+from . import flags, processes
+from .api import Api
+from .engine import Engine
+from .faults import Fault, Faults
+from .gpustate import GpuState, memory_held
+from .launch import Step, timeline
+from .lines import Rank, main_traceback, ranks, record, scheduler_exception
+from .model import LaunchError, read_model
+from .resolve import Plan, check_arguments, resolve
+from .settings import Settings, load_settings
+from .web import Connections
+
+
+def write(text: str) -> None:
+    """Write to standard error at once, whole."""
+    data = text.encode("utf-8")
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(2, data) :]
+
+
+def log(message: str, rank: Rank | None = None) -> None:
+    """Write one record."""
+    write(record(message, rank))
+
+
+def kill_self() -> NoReturn:
+    """End the way SGLang's main process does after a failure, and to 0.5.16 after a drain: by SIGKILL."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise SystemExit(137)
+
+
+class Server:
+    """One run of the stand-in."""
+
+    def __init__(self, settings: Settings, plan: Plan, faults: Faults) -> None:
+        self.settings = settings
+        self.plan = plan
+        self.faults = faults
+        self.group = ranks(plan.tp, plan.pp, plan.ep)
+        self.children: list[int] = []
+        self.gpu_state = GpuState(settings.state_folder)
+        self.holders: dict[int, int] = {}
+
+    # start-up
+
+    def start_children(self) -> None:
+        """Fork the schedulers and the detokenizer."""
+        deaf = self.faults.get("ignore-sigterm") is not None
+        for rank in self.group:
+            name = f"sglang::scheduler{rank.label.replace(' ', '_')}"
+            pid = processes.spawn(name, deaf=deaf)
+            self.children.append(pid)
+            if self.plan.gpus[rank.index] < self.settings.gpus:
+                self.holders[self.plan.gpus[rank.index]] = pid
+        self.children.append(processes.spawn("sglang::detokenizer", deaf=deaf))
+
+    def play(self, steps: list[Step]) -> None:
+        """Live through the start: write each line at its time. Returns when every scheduler is ready."""
+        begin = time.monotonic()
+        memory = [0.0] * len(self.holders)
+        for step in steps:
+            wait = begin + step.at * self.settings.scale - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            if not self.children and step.rank is not None:
+                self.start_children()
+                memory = [0.0] * len(self.holders)
+            if step.memory is not None:
+                if step.rank is None or step.raw:
+                    memory = [step.memory * 1024.0] * len(memory)
+                elif step.rank.index < len(memory):
+                    memory[step.rank.index] = step.memory * 1024.0
+                self.gpu_state.write(self.holders, memory, 35)
+            if step.text:
+                write(step.text) if step.raw else log(step.text, step.rank)
+            if step.end == "crash":
+                self.crash()
+            while step.end == "hang":
+                time.sleep(3600)
+
+    def crash(self) -> NoReturn:
+        """A scheduler has died: say so, and take everything down."""
+        log("Received sigquit from a child process. It usually means the child failed.")
+        if self.plan.modern:
+            log(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
+        processes.kill_all(self.children)
+        self.gpu_state.remove()
+        kill_self()
+
+    # serving
+
+    async def serve(self) -> int:
+        """Bind, warm up, serve until told to stop. Returns the exit status."""
+        plan = self.plan
+        loop = asyncio.get_running_loop()
+        engine = Engine(plan, self.faults, log, self.gpu_state, self.holders)
+        log(f"INFO:     Started server process [{os.getpid()}]")
+        log("INFO:     Waiting for application startup.")
+        log("Using fallback token IDs for yes/no (9693/2152)")
+        skip = bool(plan.fields.get("skip_server_warmup"))
+        never = self.faults.get("never-ready") is not None
+        if skip and not never:
+            engine.status = "Up"
+            log("The server is fired up and ready to roll!")
+        log("INFO:     Application startup complete.")
+        host, port = str(plan.fields["host"]), int(plan.fields["port"])
+        connections = Connections(Api(engine), log)
+        try:
+            listener = _listen(host, port)
+        except OSError as error:
+            log(
+                f"ERROR:    [Errno {error.errno}] error while attempting to bind on address "
+                f"('{host}', {port}): {(error.strerror or '').lower()}"
+            )
+            log("INFO:     Waiting for application shutdown.")
+            await asyncio.Event().wait()
+        server = await asyncio.start_server(connections.serve, sock=listener, limit=2**20)
+        log(f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
+        stop: asyncio.Future[int] = loop.create_future()
+        for wanted in (signal.SIGTERM, signal.SIGINT):
+            if wanted == signal.SIGTERM and self.faults.get("ignore-sigterm"):
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                continue
+            loop.add_signal_handler(wanted, _settle, stop, int(wanted))
+        watcher = asyncio.create_task(self.watch(engine))
+        warmup = None if skip or never else asyncio.create_task(self.warm_up(engine, host, port))
+        number = await stop
+        for task in (watcher, warmup):
+            if task is not None:
+                task.cancel()
+        if number == signal.SIGTERM:
+            await self.drain(engine)
+        return self.finish(number, server, connections, listener)
+
+    async def warm_up(self, engine: Engine, host: str, port: int) -> None:
+        """One request of our own, as SGLang sends one; until it is answered /health says 503."""
+        peer = f"INFO:     {host}:"
+        await asyncio.sleep(0.35 * self.settings.scale)
+        log(f'{peer}{port + 9001} - "GET /model_info HTTP/1.1" 200 OK')
+        done = asyncio.Event()
+        engine.submit(
+            "The capital city of France is",
+            8,
+            {"ignore_eos": True},
+            lambda request, text: done.set() if request.finished else None,
+        )
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), max(0.5 * self.settings.scale, 0.05))
+        path = "/v1/chat/completions" if self.plan.model.vision else "/generate"
+        log(f'{peer}{port + 9002} - "POST {path} HTTP/1.1" 200 OK')
+        if self.plan.modern:
+            log(f'{peer}{port + 9003} - "POST /freeze_gc HTTP/1.1" 200 OK')
+        engine.status = "Up"
+        log("The server is fired up and ready to roll!")
+
+    async def watch(self, engine: Engine) -> None:
+        """Keep the GPU state current; notice a scheduler that died, or that is to die."""
+        while True:
+            await asyncio.sleep(0.5)
+            engine.write_gpu_state()
+            fault = self.faults.get("crash-while-serving")
+            if fault and engine.generations >= int(fault.options.get("at", 1)):
+                self.crash_serving(fault)
+            dead = processes.exited(self.children)
+            if dead is None or dead[1] == -signal.SIGTERM:
+                continue
+            pid, code = dead
+            name = "detokenizer" if pid == self.children[-1] else f"scheduler_{self.children.index(pid)}"
+            log(
+                f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup..."
+            )
+            log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+            await asyncio.sleep(min(5.0, 5.0 * self.settings.scale))
+            processes.kill_all(self.children)
+            self.gpu_state.remove()
+            kill_self()
+
+    def crash_serving(self, fault: Fault) -> NoReturn:
+        """The scheduler hits an exception while it serves."""
+        text = str(
+            fault.options.get(
+                "exception", "RuntimeError: CUDA error: an illegal memory access was encountered"
+            )
+        )
+        kind, _, message = text.partition(": ")
+        rank = self.group[int(fault.options.get("rank", len(self.group) - 1)) % len(self.group)]
+        log(scheduler_exception(kind, message, "serve"), rank)
+        self.crash()
+
+    async def drain(self, engine: Engine) -> None:
+        """After SIGTERM: wait for what is under way, however long that takes."""
+        engine.draining = True
+        log("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
+        poll = max(0.1, min(5.0, 5.0 * self.settings.scale))
+        await asyncio.sleep(min(0.3, poll))
+        while True:
+            open_requests = engine.open_requests
+            log(
+                f"Gracefully exiting... Remaining number of requests {len(open_requests)}. "
+                f"Remaining requests remaining_rids={open_requests}."
+            )
+            if not open_requests:
+                return
+            await asyncio.sleep(poll)
+
+    def finish(
+        self, number: int, server: asyncio.AbstractServer, connections: Connections, listener: socket.socket
+    ) -> int:
+        """Take everything down and end as this version ends."""
+        port_kept = self.faults.get("port-never-released")
+        memory_kept = self.faults.get("memory-never-released")
+        if port_kept or memory_kept:
+            orphan = processes.spawn_orphan("sglang::schedul", listener if port_kept else None)
+            if memory_kept:
+                kept = GpuState(self.settings.state_folder, orphan)
+                holders = dict.fromkeys(self.holders, orphan)
+                kept.write(holders, [self.plan.weight_gib * 1024.0] * len(holders), 0)
+        processes.kill_all(self.children)
+        self.gpu_state.remove()
+        if number == signal.SIGTERM and not self.plan.modern:
+            kill_self()
+        server.close()
+        log("INFO:     Shutting down")
+        connections.close()
+        log("INFO:     Waiting for application shutdown.")
+        log("INFO:     Application shutdown complete.")
+        log(f"INFO:     Finished server process [{os.getpid()}]")
+        return 0 if number == signal.SIGTERM else 130
+
+
+def _settle(stop: asyncio.Future[int], number: int) -> None:
+    if not stop.done():
+        stop.set_result(number)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _fail(settings: Settings, error: LaunchError) -> int:
+    if settings.modern:
+        log(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=False, pid={os.getpid()}")
+    write(main_traceback(error.kind, error.message))
+    return 1
+
+
+def main(argv: list[str]) -> int:
+    """Run the stand-in; returns the exit status, if it does not end by a signal."""
+    settings = load_settings()
+    table = flags.load_table(settings.args_folder, settings.version)
+    try:
+        asked = flags.parse(table, argv)
+    except ValueError as error:
+        write(main_traceback("ValueError", str(error)))
+        return 1
+    faults = Faults(settings.fault_path, argv)
+    changed = faults.get("wrong-argument")
+    overrides = {str(changed.options["argument"]): changed.options.get("value")} if changed else {}
+    try:
+        model = read_model(str(asked["model_path"]))
+        check_arguments(asked)
+    except LaunchError as error:
+        return _fail(settings, error)
+    plan = resolve(asked, model, settings, argv, memory_held(settings.state_folder), overrides)
+    server = Server(settings, plan, faults)
+    active = {name: fault for name in faults.names() if (fault := faults.get(name)) is not None}
+    server.play(timeline(plan, active))
+    return asyncio.run(server.serve())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""How SGLang writes: record prefixes, progress bars, tracebacks. Pure text."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """A scheduler process. A part appears in its lines only where its size is above one."""
+
+    index: int
+    pp: int
+    tp: int
+    ep: int
+    label: str
+
+    @property
+    def leads_stage(self) -> bool:
+        return self.tp == 0
+
+
+def ranks(tp: int, pp: int, ep: int) -> list[Rank]:
+    """All scheduler processes, in the order of their GPUs."""
+    result = []
+    for index in range(tp * pp):
+        stage, position = divmod(index, tp)
+        expert = position * ep // tp
+        parts = [
+            f" PP{stage}" if pp > 1 else "",
+            f" TP{position}" if tp > 1 else "",
+            f" EP{expert}" if ep > 1 else "",
+        ]
+        result.append(Rank(index, stage, position, expert, "".join(parts)))
+    return result
+
+
+def record(message: str, rank: Rank | None = None, now: float | None = None) -> str:
+    """One log record, ended by a newline."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    return f"[{stamp}{rank.label if rank else ''}] {message}\n"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:02d}:{rest:02d}"
+
+
+def _rate(done: int, elapsed: float) -> str:
+    if done == 0 or elapsed <= 0:
+        return "?it/s"
+    per_second = done / elapsed
+    return f"{per_second:.2f}it/s" if per_second >= 1 else f"{1 / per_second:.2f}s/it"
+
+
+def _tail(done: int, total: int, elapsed: float) -> str:
+    left = _clock(elapsed / done * (total - done)) if done else "?"
+    rate = _rate(done, elapsed)
+    return f"{done}/{total} [{_clock(elapsed)}<{left}, {rate if rate == '?it/s' else rate.rjust(6)}]"
+
+
+def shard_bar(name: str, done: int, total: int, elapsed: float) -> str:
+    """A piece of the weight-loading bar, begun by a carriage return; the last one ends its line."""
+    percent = 100 * done // max(total, 1)
+    end = "\n\n" if done == total else ""
+    return f"\r{name}: {percent:3d}% Completed | {_tail(done, total, elapsed)}{end}"
+
+
+def capture_bar(size: int | None, avail: float, done: int, total: int, elapsed: float) -> str:
+    """A piece of a capture bar; ``size`` None is the bare bar before the first batch size."""
+    percent = 100 * done // max(total, 1)
+    filled = 10 * done / max(total, 1)
+    blocks = "█" * int(filled)
+    part = int((filled - int(filled)) * 8)
+    bar = (blocks + (" ▏▎▍▌▋▊▉"[part] if part else "")).ljust(10)[:10]
+    head = "" if size is None else f"Capturing batches (bs={size} avail_mem={avail:.2f} GB): "
+    end = "\n" if done == total else ""
+    return f"\r{head}{percent:3d}%|{bar}| {_tail(done, total, elapsed)}{end}"
+
+
+_SCHEDULER = "/opt/sglang/lib/python3/site-packages/sglang/srt"
+
+
+def scheduler_exception(kind: str, message: str, where: str) -> str:
+    """The message of a scheduler that died of an exception; ``where`` is load, pool, capture or start."""
+    frames = [("managers/scheduler.py", "run_scheduler_process", "scheduler = Scheduler(")]
+    frames += {
+        "load": [
+            ("managers/tp_worker.py", "__init__", "self.model_runner = ModelRunner("),
+            ("model_executor/model_runner.py", "load_model", "self.model = get_model("),
+            ("model_loader/loader.py", "load_model", "self.load_weights_and_postprocess("),
+        ],
+        "pool": [
+            ("managers/tp_worker.py", "__init__", "self.model_runner = ModelRunner("),
+            ("model_executor/model_runner.py", "init_memory_pool", "raise RuntimeError("),
+        ],
+        "capture": [
+            (
+                "model_executor/model_runner.py",
+                "init_device_graphs",
+                "self.graph_runner = CudaGraphRunner(self)",
+            ),
+            ("model_executor/cuda_graph_runner.py", "__init__", "raise Exception("),
+        ],
+        "start": [("managers/scheduler.py", "__init__", "self.init_model_worker()")],
+        "serve": [("managers/scheduler.py", "event_loop_normal", "result = self.run_batch(batch)")],
+    }[where]
+    trace = "".join(
+        f'  File "{_SCHEDULER}/{file}", line {100 + 37 * number}, in {function}\n    {code}\n'
+        for number, (file, function, code) in enumerate(frames)
+    )
+    return f"Scheduler hit an exception: Traceback (most recent call last):\n{trace}{kind}: {message}\n"
+
+
+def main_traceback(kind: str, message: str) -> str:
+    """The traceback of the main process, which Python itself prints."""
+    return (
+        "Traceback (most recent call last):\n"
+        '  File "<frozen runpy>", line 198, in _run_module_as_main\n'
+        '  File "<frozen runpy>", line 88, in _run_code\n'
+        f'  File "{_SCHEDULER.removesuffix("/srt")}/launch_server.py", line 54, in <module>\n'
+        "    run_server(server_args)\n"
+        f"{kind}: {message}\n"
+    )
+
+
+def server_arguments(fields: dict[str, object], modern: bool) -> str:
+    """The line that shows all arguments in effect, the API key with them."""
+    if modern:
+        return f"server_args={fields!r}"
+    return "server_args=ServerArgs(" + ", ".join(f"{name}={value!r}" for name, value in fields.items()) + ")"

@@ -1,0 +1,201 @@
+"""A small HTTP/1.1 server on asyncio, which looks like uvicorn from outside and in its access log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import email.utils
+import json
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+MAX_HEAD = 64 * 1024
+MAX_BODY = 64 * 1024 * 1024
+KEEP_ALIVE = 5.0
+
+
+class HttpError(Exception):
+    """An answer that ends the handling of a request."""
+
+    def __init__(self, status: int, body: Any = None) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = body
+
+
+@dataclasses.dataclass
+class Exchange:
+    """One request and the way to answer it, once: :meth:`send`, or :meth:`start` and any number of :meth:`chunk`."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+    writer: asyncio.StreamWriter
+    log: Callable[[str], None]
+    keep_alive: bool = True
+    answered: bool = False
+    streaming: bool = False
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object; HttpError 400 if it is none."""
+        try:
+            data = json.loads(self.body or b"{}")
+        except ValueError as error:
+            raise HttpError(
+                400, {"detail": [{"type": "json_invalid", "msg": f"JSON decode error: {error}"}]}
+            ) from None
+        if not isinstance(data, dict):
+            raise HttpError(
+                422, {"detail": [{"type": "dict_type", "msg": "Input should be a valid dictionary"}]}
+            )
+        return data
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has closed the connection."""
+        return self.writer.is_closing()
+
+    def _head(self, status: int, headers: list[tuple[str, str]]) -> bytes:
+        try:
+            phrase = HTTPStatus(status).phrase
+        except ValueError:
+            phrase = ""
+        peer = self.writer.get_extra_info("peername") or ("", 0)
+        self.log(f'INFO:     {peer[0]}:{peer[1]} - "{self.method} {self.path} HTTP/1.1" {status} {phrase}')
+        self.answered = True
+        lines = [
+            f"HTTP/1.1 {status} {phrase}",
+            f"date: {email.utils.formatdate(usegmt=True)}",
+            "server: uvicorn",
+        ]
+        lines += [f"{name}: {value}" for name, value in headers]
+        if not self.keep_alive:
+            lines.append("connection: close")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+    def send(self, status: int, body: Any = None, kind: str = "application/json") -> None:
+        """Answer at once. Text and bytes go as they are, anything else as JSON."""
+        if isinstance(body, bytes):
+            data = body
+        elif isinstance(body, str):
+            data = body.encode("utf-8")
+        else:
+            data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode("utf-8")
+        headers = [("content-length", str(len(data)))]
+        if data:
+            headers.append(("content-type", kind))
+        self.writer.write(self._head(status, headers) + data)
+
+    def start(self, kind: str = "text/event-stream; charset=utf-8") -> None:
+        """Begin a streamed answer."""
+        self.streaming = True
+        self.writer.write(self._head(200, [("content-type", kind), ("transfer-encoding", "chunked")]))
+
+    def chunk(self, data: bytes) -> None:
+        """Send a piece of a streamed answer; nothing if the client is gone."""
+        if not self.gone:
+            self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def event(self, payload: Any) -> None:
+        """Send one server-sent event."""
+        text = payload if isinstance(payload, str) else json.dumps(payload, separators=(",", ":"))
+        self.chunk(b"data: " + text.encode("utf-8") + b"\n\n")
+
+    def finish(self) -> None:
+        """End a streamed answer."""
+        if self.streaming and not self.gone:
+            self.writer.write(b"0\r\n\r\n")
+
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+class Connections:
+    """Serves connections; ``handler`` answers each request."""
+
+    def __init__(self, handler: Handler, log: Callable[[str], None]) -> None:
+        self._handler = handler
+        self._log = log
+        self._open: set[asyncio.StreamWriter] = set()
+
+    def close(self) -> None:
+        for writer in list(self._open):
+            writer.close()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, request after request."""
+        self._open.add(writer)
+        try:
+            while True:
+                exchange = await _read(reader, writer, self._log)
+                if exchange is None:
+                    return
+                await self._answer(exchange)
+                await writer.drain()
+                if not exchange.keep_alive:
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            return
+        finally:
+            self._open.discard(writer)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            await self._handler(exchange)
+        except HttpError as error:
+            if not exchange.answered:
+                exchange.send(error.status, error.body)
+        if not exchange.answered:
+            exchange.send(500, "Internal Server Error", "text/plain; charset=utf-8")
+
+
+async def _read(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Callable[[str], None]
+) -> Exchange | None:
+    """The next request of a connection; None when the client has no more or is idle for too long."""
+    try:
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), KEEP_ALIVE)
+    except (TimeoutError, asyncio.IncompleteReadError):
+        return None
+    first, *rest = head.decode("latin-1").split("\r\n")
+    method, target, version = first.split(" ", 2)
+    headers = {}
+    for line in rest:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip().lower()] = value.strip()
+    if headers.get("expect", "").lower() == "100-continue":
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        body = await _chunked(reader)
+    else:
+        body = await reader.readexactly(min(int(headers.get("content-length", "0")), MAX_BODY))
+    parts = urlsplit(target)
+    wish = headers.get("connection", "").lower()
+    keep = wish != "close" if version == "HTTP/1.1" else wish == "keep-alive"
+    return Exchange(method, parts.path, dict(parse_qsl(parts.query)), headers, body, writer, log, keep)
+
+
+async def _chunked(reader: asyncio.StreamReader) -> bytes:
+    body = b""
+    while True:
+        size = int((await reader.readline()).split(b";")[0], 16)
+        piece = await reader.readexactly(size + 2)
+        if size == 0:
+            return body
+        body += piece[:-2]
+        if len(body) > MAX_BODY:
+            raise ValueError("body too large")
+
+
+def epoch() -> int:
+    return int(time.time())
