@@ -59,21 +59,24 @@ class PartialBench(Model):
         return base.model_copy(update=self.model_dump(exclude_none=True))
 
 
-#: Figures a gate can be set on without a level, and those that need one (``aggregate_tok_s@32``).
-PLAIN_GATES = ("single_stream_tok_s",)
-LEVEL_GATES = ("aggregate_tok_s",)
-_GATE = re.compile(r"([a-z0-9_]+)(?:@([1-9][0-9]{0,3}))?")
+#: Figures a gate can be set on: one without a level, and those of a level (``aggregate_tok_s@32``).
+SINGLE_GATE = "single_stream_tok_s"
+LEVEL_GATES = (
+    "aggregate_tok_s",
+    "steady_tok_s",
+    *(f"{figure}_{quantile}_s" for figure in ("ttft", "itl", "tpot") for quantile in ("p50", "p95")),
+)
+_LEVEL = re.compile(r"[1-9][0-9]{0,3}")
 
 
 def _gate(gate: dict[str, float]) -> dict[str, float]:
-    allowed = [*PLAIN_GATES, *(f"{name}@LEVEL" for name in LEVEL_GATES)]
+    allowed = [SINGLE_GATE, *(f"{name}@LEVEL" for name in LEVEL_GATES)]
     wrong: list[tuple[str | int, str]] = []
     for key, value in gate.items():
-        match = _GATE.fullmatch(key)
-        known = match is not None and match[1] in (LEVEL_GATES if match[2] else PLAIN_GATES)
-        if not known:
-            near = nearest(key.partition("@")[0], [*PLAIN_GATES, *LEVEL_GATES])
-            hint = f"; did you mean {near}{'@LEVEL' if near in LEVEL_GATES else ''}?" if near else ""
+        name, at, level = key.partition("@")
+        if not (key == SINGLE_GATE or (name in LEVEL_GATES and _LEVEL.fullmatch(level))):
+            near = nearest(f"{name}@LEVEL" if at or name in LEVEL_GATES else name, allowed)
+            hint = f"; did you mean {near.replace('LEVEL', level or 'LEVEL')}?" if near else ""
             wrong.append((key, f"unknown figure{hint} (allowed: {', '.join(allowed)})"))
         elif value <= 0:
             wrong.append((key, "must be more than 0"))

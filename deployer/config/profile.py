@@ -150,15 +150,17 @@ def profile_folders(site: Path | None = None) -> list[Path]:
 
 
 def profile_names(folders: Sequence[Path]) -> list[str]:
-    """The names of all profiles, sorted. ConfigError when a folder does not exist."""
+    """The names of all profiles, sorted; a folder that does not exist has none. ConfigError when one cannot be read."""
     names = set()
     for folder in folders:
         try:
             names |= {path.stem for path in folder.iterdir() if path.suffix == ".toml"}
+        except FileNotFoundError:
+            continue
         except OSError as error:
             raise ConfigError(
                 f"the folder of profiles {printable(str(folder))} cannot be read: {error.strerror}",
-                remedy="create it, or correct the setting `profiles`",
+                remedy="check its permissions, or correct the setting `profiles`",
             ) from None
     return sorted(names)
 
