@@ -1,0 +1,320 @@
+"""The operator's end of the channel: requests out, answers and events in, over any two-way byte pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import queue
+import threading
+import time
+from collections import deque
+from types import TracebackType
+from typing import Protocol, Self
+
+from deployer.errors import AgentError, AuthenticationFailed, ChannelLost, HostError
+from deployer.host import agent
+from deployer.host.protocol import Json
+
+READY = b"READY\n"
+EXIT_NOT_ROOT = 13
+MINIMUM_PYTHON = "3.8"
+
+#: Runs on the host: says READY, then reads the agent's length and text from stdin and runs it. It stands between single
+#: quotes in a shell that may be any, so it contains no quote of that kind, no backslash, no exclamation mark.
+BOOTSTRAP = (
+    "import sys; "
+    'sys.version_info < (3, 8) and sys.exit("deployer: needs Python 3.8 or later, this is " + sys.version.split()[0]); '
+    'sys.stdout.write("READY" + chr(10)); sys.stdout.flush(); '
+    "b = sys.stdin.buffer; c = b.read(int(b.readline())); "
+    'exec(compile(c, "deployer-agent", "exec"), {"__name__": "__main__", "SOURCE": c})'
+)
+
+
+class Pipe(Protocol):
+    """Bytes to and from the agent's process."""
+
+    def send(self, data: bytes) -> None:
+        """Write all of it. OSError when that is not possible any more."""
+        ...
+
+    def recv(self) -> bytes:
+        """Some bytes; none at the end. Blocks."""
+        ...
+
+    def close(self) -> None:
+        """End both directions. Never raises, may be called again."""
+        ...
+
+    def ending(self, wait: float = 0.0) -> tuple[int | None, str]:
+        """Exit status (None: not known) and the last that was said on stderr, after at most ``wait`` seconds."""
+        ...
+
+
+def begin_agent(pipe: Pipe, name: str, *, timeout: float) -> bytes:
+    """Wait for the bootstrap's READY, then send the agent. Returns what arrived beyond READY (nothing, normally).
+
+    Raises HostError when no agent can run there, ChannelLost when it does not say READY in time.
+    """
+    seen = await_ready(pipe, timeout)
+    if READY not in seen:
+        status, said = pipe.ending(2.0)
+        pipe.close()
+        raise not_ready(name, status, said or seen.decode("utf-8", "replace"))
+    source = agent.source()
+    try:
+        pipe.send(b"%d\n" % len(source) + source)
+    except OSError as error:
+        raise ChannelLost(f"{name}: the connection broke while the agent was sent: {error}") from error
+    return seen.partition(READY)[2]
+
+
+def await_ready(pipe: Pipe, timeout: float) -> bytes:
+    """Everything up to READY, or to the end. The pipe is closed when ``timeout`` seconds pass without either."""
+    seen = b""
+    timer = threading.Timer(timeout, pipe.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        while READY not in seen and len(seen) < 1 << 20:  # a login shell may say something first
+            data = pipe.recv()
+            if not data:
+                break
+            seen += data
+    except OSError:
+        pass  # the same as an end: what was seen tells
+    finally:
+        timer.cancel()
+    return seen
+
+
+def not_ready(name: str, status: int | None, said: str) -> HostError:
+    """Why there is no agent, from what its bootstrap left behind."""
+    last = said.strip().splitlines()[-1] if said.strip() else "no output"
+    if "needs Python" in said or "SyntaxError" in said:
+        return HostError(
+            f"{name}: the host's Python is too old: {last}",
+            remedy=f'set `python = ".../python3"` of the host in the inventory to Python {MINIMUM_PYTHON} or later',
+        )
+    if status in (126, 127):
+        return HostError(
+            f"{name}: the host's Python cannot be run: {last}",
+            remedy=f"install python3 ({MINIMUM_PYTHON} or later) there, or set `python` of the host in the inventory",
+        )
+    return HostError(f"{name}: the agent did not start (exit status {status}): {last}")
+
+
+class ChannelHost:
+    """A `Host` that speaks the protocol over a pipe to a running agent."""
+
+    def __init__(self, name: str, pipe: Pipe, first: bytes = b"") -> None:
+        self._name = name
+        self._pipe = pipe
+        self._ids = itertools.count(1)
+        self._sending = threading.Lock()
+        self._waiting: dict[int, queue.SimpleQueue[Json | None]] = {}
+        self._lost: str | None = None
+        self._closed = False
+        self._reader = threading.Thread(target=self._read, args=(first,), name=f"channel-{name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def hello(self, timeout: float = 30.0) -> Json:
+        """The first exchange. AuthenticationFailed when the agent is not root."""
+        try:
+            answer = self.call("hello", timeout=timeout)
+        except ChannelLost as error:
+            status, said = self._pipe.ending(2.0)
+            self.close(bye=False)
+            if status == EXIT_NOT_ROOT:
+                raise AuthenticationFailed(
+                    f"{self._name}: deployer must be root on the host and is not",
+                    remedy='log in as root, or allow sudo (`sudo = "auto"` in the inventory)',
+                ) from error
+            raise HostError(f"{self._name}: the agent ended at once: {said or error.message}") from error
+        return answer
+
+    def call(self, op: str, args: Json | None = None, *, timeout: float = 30.0) -> Json:
+        call_id, answers = self._request(op, args)
+        deadline = time.monotonic() + timeout
+        try:
+            while True:
+                message = take(answers, max(0.0, deadline - time.monotonic()))
+                if message is _NOTHING:
+                    raise ChannelLost(f"{self._name}: no answer to {op} within {timeout:g} s")
+                if message is None:
+                    raise self._channel_lost()
+                if "event" not in message:
+                    return result_of(message)
+        finally:
+            self._waiting.pop(call_id, None)
+
+    def stream(self, op: str, args: Json | None = None) -> ChannelStream:
+        call_id, answers = self._request(op, args)
+        return ChannelStream(self, call_id, answers)
+
+    def close(self, *, bye: bool = True) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if bye and self._lost is None:
+            with contextlib.suppress(ChannelLost):
+                self._send({"op": "bye"})
+                self._reader.join(5.0)  # the agent ends after it has given the lease back
+        self._pipe.close()
+        if threading.current_thread() is not self._reader:
+            self._reader.join(5.0)
+
+    def cancel(self, call_id: int) -> None:
+        """Tell the host to stop an operation; nothing of it is delivered from here on."""
+        if self._waiting.pop(call_id, None) is not None:
+            with contextlib.suppress(ChannelLost):
+                self._send({"cancel": call_id})
+
+    def forget(self, call_id: int) -> None:
+        self._waiting.pop(call_id, None)
+
+    def lost_error(self) -> ChannelLost:
+        return self._channel_lost()
+
+    def _request(self, op: str, args: Json | None) -> tuple[int, queue.SimpleQueue[Json | None]]:
+        call_id, answers = next(self._ids), queue.SimpleQueue[Json | None]()
+        self._waiting[call_id] = answers
+        if self._lost is not None:
+            self._waiting.pop(call_id, None)
+            raise self._channel_lost()
+        try:
+            self._send({"id": call_id, "op": op, "args": args or {}})
+        except ChannelLost:
+            self._waiting.pop(call_id, None)
+            raise
+        return call_id, answers
+
+    def _send(self, message: Json) -> None:
+        line = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+        try:
+            with self._sending:
+                self._pipe.send(line)
+        except OSError as error:
+            raise ChannelLost(
+                f"{self._name}: the connection broke: {error or type(error).__name__}"
+            ) from error
+
+    def _read(self, first: bytes) -> None:
+        reason = "the host closed it"
+        pending = first
+        try:
+            while True:
+                *lines, pending = pending.split(b"\n")
+                for line in lines:
+                    message = json.loads(line)
+                    answers = self._waiting.get(message.get("id"))
+                    if answers is not None:
+                        answers.put(message)
+                data = self._pipe.recv()
+                if not data:
+                    break
+                pending += data
+        except OSError as error:
+            reason = str(error) or type(error).__name__
+        except ValueError:
+            reason = "something that is not the protocol arrived"
+        self._lost = reason
+        for answers in list(self._waiting.values()):
+            answers.put(None)
+
+    def _channel_lost(self) -> ChannelLost:
+        if self._closed:
+            return ChannelLost(f"{self._name}: the connection was closed")
+        said = self._pipe.ending()[1].strip()
+        tail = f" ({said.splitlines()[-1]})" if said else ""
+        return ChannelLost(f"{self._name}: the connection broke: {self._lost or 'no answer'}{tail}")
+
+
+_NOTHING: Json = {}
+
+
+def take(answers: queue.SimpleQueue[Json | None], timeout: float | None) -> Json | None:
+    """The next message, None at the channel's end, _NOTHING after ``timeout`` seconds."""
+    try:
+        return answers.get(timeout=timeout)
+    except queue.Empty:
+        return _NOTHING
+
+
+def result_of(message: Json) -> Json:
+    """The answer in a final message. AgentError when it is an error."""
+    if "error" in message:
+        error = message["error"]
+        raise AgentError(error["code"], error["message"], detail=error.get("detail") or {})
+    answer: Json = message["ok"]
+    return answer
+
+
+class ChannelStream:
+    """Events of one operation under way."""
+
+    def __init__(self, host: ChannelHost, call_id: int, answers: queue.SimpleQueue[Json | None]) -> None:
+        self._host, self._id, self._answers = host, call_id, answers
+        self._result: Json | None = None
+        self._ended = False
+
+    def next(self, timeout: float | None = None) -> Json | None:
+        if self._ended:
+            raise StopIteration
+        message = take(self._answers, timeout)
+        if message is _NOTHING:
+            return None
+        if message is None:
+            self._end()
+            raise self._host.lost_error()
+        if "event" in message:
+            event: Json = message["event"]
+            return event
+        self._end()
+        self._result = result_of(message)
+        raise StopIteration
+
+    @property
+    def result(self) -> Json:
+        if self._result is None:
+            raise RuntimeError("the operation has not ended with an answer")
+        return self._result
+
+    def cancel(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._host.cancel(self._id)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._host.forget(self._id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+
+class Tail:
+    """The last lines of a stream, collected from another thread."""
+
+    def __init__(self, limit: int = 16384) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size, self._limit, self.last = 0, limit, 0.0
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        self.last = time.monotonic()
+        while self._size > self._limit and len(self._pieces) > 1:
+            self._size -= len(self._pieces.popleft())
+
+    def text(self) -> str:
+        return b"".join(self._pieces).decode("utf-8", "replace")

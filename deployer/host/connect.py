@@ -1,0 +1,30 @@
+"""From a host of the inventory to a connected `Host`."""
+
+from __future__ import annotations
+
+from deployer.config.inventory import HostConfig
+from deployer.errors import HostError
+from deployer.host.channel import ChannelHost
+from deployer.host.local import LocalHost
+from deployer.host.protocol import Host
+from deployer.host.ssh import PasswordPrompt, SSHHost
+
+SCHEMA = 1
+
+
+def connect(config: HostConfig, *, password_prompt: PasswordPrompt | None = None) -> Host:
+    """Connect, start the agent as root and greet it.
+
+    ``password_prompt`` is asked for a sudo password where sudo wants one. Raises HostUnreachable, HostKeyRejected,
+    AuthenticationFailed, or HostError where no agent can run.
+    """
+    host: ChannelHost
+    if config.transport == "local":
+        host = LocalHost(config.name, python=config.python)
+    else:
+        host = SSHHost(config, password_prompt=password_prompt)
+    hello = host.hello()
+    if hello["schema"] != SCHEMA:
+        host.close()
+        raise HostError(f"{config.name}: the agent speaks schema {hello['schema']}, not {SCHEMA}")
+    return host

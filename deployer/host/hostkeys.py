@@ -1,0 +1,111 @@
+"""SSH host keys: which file knows them, and what to do about one that is unknown, changed or pinned."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from deployer.config.inventory import HostConfig
+from deployer.errors import ConfigError, HostKeyRejected
+
+
+def fingerprint(key: Any) -> str:
+    """The key's fingerprint as ``ssh-keygen -l`` prints it."""
+    digest = hashlib.sha256(key.asbytes()).digest()
+    return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
+
+
+def known_hosts_files(config: HostConfig, ssh_config: dict[str, Any]) -> list[Path]:
+    """The files that know host keys; the first is the one that new keys are written to."""
+    if config.known_hosts is not None:
+        return [Path(config.known_hosts).expanduser()]
+    words = str(ssh_config.get("userknownhostsfile") or "~/.ssh/known_hosts").split()
+    return [Path(word).expanduser() for word in words] + [Path("/etc/ssh/ssh_known_hosts")]
+
+
+class Strict(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+    """Refuse a host whose key is in none of the files."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        raise HostKeyRejected(
+            f"the host key of {hostname} is not known: it offers {key.get_name()} {fingerprint(key)}, and "
+            f"{self.files[0]} has no key for it",
+            remedy=f"compare the fingerprint with the host's own (`ssh-keygen -lf /etc/ssh/ssh_host_*_key.pub`), then "
+            f'add it to {self.files[0]}; or set `host_keys = "accept-new"` or "pinned"',
+            detail={"offered": fingerprint(key), "known": None, "file": str(self.files[0])},
+        )
+
+
+class AcceptNew(Strict):
+    """Write the key of a host never seen before. A changed key is refused all the same."""
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        path = self.files[0]
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as file:
+            file.write(f"{hostname} {key.get_name()} {key.get_base64()}\n")
+
+
+class Pinned(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+    """Accept one key only, given in the inventory as a key line or a fingerprint."""
+
+    def __init__(self, pinned: str) -> None:
+        self.pinned = pinned
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        offered = fingerprint(key)
+        words = self.pinned.split()
+        if offered == self.pinned or (len(words) > 1 and words[1] == key.get_base64()):
+            return
+        raise changed_key(hostname, offered, pinned_fingerprint(self.pinned), "the inventory (host_key)")
+
+
+def pinned_fingerprint(pinned: str) -> str:
+    if pinned.startswith("SHA256:"):
+        return pinned
+    try:
+        data = base64.b64decode(pinned.split()[1])
+    except (IndexError, ValueError) as error:
+        raise ConfigError(f'host_key = "{pinned}" is neither a key line nor a SHA256: fingerprint') from error
+    return "SHA256:" + base64.b64encode(hashlib.sha256(data).digest()).decode("ascii").rstrip("=")
+
+
+def changed_key(hostname: str, offered: str, known: str, where: str) -> HostKeyRejected:
+    """The error for a key that is not the one that is known."""
+    return HostKeyRejected(
+        f"the host key of {hostname} has changed: it offers {offered}, but {where} says {known}",
+        remedy="find out why before anything else: another machine may be answering. If the host was reinstalled, "
+        f"replace its key in {where}",
+        detail={"offered": offered, "known": known, "file": where},
+    )
+
+
+def install(
+    client: paramiko.SSHClient, config: HostConfig, ssh_config: dict[str, Any], *, jump: bool
+) -> list[Path]:
+    """Give an unconnected client its known keys and its policy. Returns the files that were read.
+
+    A jump host is never pinned (the pin is the target's key): it is checked against known_hosts.
+    """
+    files = known_hosts_files(config, ssh_config)
+    if config.host_keys == "pinned" and not jump:
+        assert config.host_key is not None, "the inventory sees to it"
+        client.set_missing_host_key_policy(Pinned(config.host_key))
+        return []
+    for path in files:
+        if path.is_file():
+            try:
+                client.load_host_keys(str(path))
+            except (OSError, paramiko.SSHException) as error:
+                raise ConfigError(f"{path} cannot be read: {error}") from error
+    policy = AcceptNew if config.host_keys == "accept-new" else Strict
+    client.set_missing_host_key_policy(policy(files))
+    return files

@@ -1,0 +1,321 @@
+"""The connection over SSH: Fabric for the way there (ssh_config, jump hosts, agent keys), bounded in time."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import paramiko
+from fabric import Config, Connection
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from deployer.config.inventory import HostConfig
+from deployer.errors import AuthenticationFailed, ConfigError, HostError, HostKeyRejected, HostUnreachable
+from deployer.host import hostkeys
+from deployer.host.channel import (
+    BOOTSTRAP,
+    READY,
+    ChannelHost,
+    Pipe,
+    Tail,
+    await_ready,
+    begin_agent,
+    not_ready,
+)
+
+ATTEMPTS = 3
+START_TIMEOUT = 30.0
+SEND_TIMEOUT = 60.0
+SUDO_PATIENCE = 3.0  # from sudo's complaint about a password until we take it as a refusal
+
+#: Asks for the sudo password of ``user@host``; returns it, or None where nobody can be asked.
+PasswordPrompt = Callable[[str], str | None]
+
+
+class SSHPipe:
+    """One SSH channel that runs one command."""
+
+    def __init__(self, transport: paramiko.Transport, command: str, timeout: float) -> None:
+        try:
+            self._channel = transport.open_session(timeout=timeout)
+            self._channel.settimeout(SEND_TIMEOUT)
+            self._channel.exec_command(command)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise HostUnreachable(f"the host refuses a session: {error}") from error
+        self.stderr = Tail()
+        self._collector = threading.Thread(target=self._collect, daemon=True)
+        self._collector.start()
+
+    def _collect(self) -> None:
+        while True:
+            try:
+                data = self._channel.recv_stderr(4096)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not data:
+                return
+            self.stderr.add(data)
+
+    def send(self, data: bytes) -> None:
+        self._channel.sendall(data)
+
+    def recv(self) -> bytes:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                received: bytes = self._channel.recv(65536)
+                return received
+
+    def end_input(self) -> None:
+        """Close stdin only: what waits for more of it sees its end."""
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.shutdown_write()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.close()
+
+    def ending(self, wait: float = 0.0) -> tuple[int | None, str]:
+        self._channel.status_event.wait(wait)
+        self._collector.join(min(wait, 1.0))
+        status = self._channel.exit_status if self._channel.status_event.is_set() else -1
+        return (None if status == -1 else status), self.stderr.text()
+
+
+class SSHHost(ChannelHost):
+    """A host reached over SSH, with the agent running there as root."""
+
+    def __init__(self, config: HostConfig, *, password_prompt: PasswordPrompt | None = None) -> None:
+        self._connection = connect_with_retries(config)
+        try:
+            pipe, first = become_root(self._connection, config, password_prompt)
+        except BaseException:
+            self._connection.close()
+            raise
+        super().__init__(config.name, pipe, first)
+
+    def close(self, *, bye: bool = True) -> None:
+        super().close(bye=bye)
+        for connection in chain(self._connection)[::-1]:
+            connection.close()
+
+
+# --- the way there ----------------------------------------------------------------------------------------------
+
+
+def connect_with_retries(config: HostConfig) -> Connection:
+    """An open connection. Only reaching the host is tried again; a refusal by it is final."""
+    retrying = Retrying(
+        retry=retry_if_exception_type(HostUnreachable),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential_jitter(initial=0.3, max=2.0, jitter=0.3),
+        reraise=True,
+    )
+    connection: Connection = retrying(open_connection, config)
+    return connection
+
+
+def open_connection(config: HostConfig) -> Connection:
+    """Connect once. HostUnreachable, HostKeyRejected or AuthenticationFailed."""
+    connection = make_connection(config)
+    files: list[Path] = []
+    for hop in chain(connection):
+        files = hostkeys.install(hop.client, config, dict(hop.ssh_config), jump=hop is not connection)
+    where = f"{config.name} ({connection.user}@{connection.host}:{connection.port})"
+    try:
+        connection.open()
+    except HostKeyRejected:
+        close_chain(connection)
+        raise
+    except paramiko.BadHostKeyException as error:
+        close_chain(connection)
+        offered, known = hostkeys.fingerprint(error.key), hostkeys.fingerprint(error.expected_key)
+        raise hostkeys.changed_key(error.hostname, offered, known, str(files[0] if files else "")) from error
+    except (paramiko.AuthenticationException, paramiko.PasswordRequiredException) as error:
+        close_chain(connection)
+        raise authentication_failed(where, error) from error
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        close_chain(connection)
+        if "authentication methods" in str(error):
+            raise authentication_failed(where, error) from error
+        raise HostUnreachable(
+            f"{where} cannot be reached: {reason(error)}", remedy="check address, port, network and sshd"
+        ) from error
+    for hop in chain(connection):
+        hop.transport.set_keepalive(config.keepalive)
+        bound_silence(hop.transport.sock, config.keepalive)
+    return connection
+
+
+def authentication_failed(where: str, error: Exception) -> AuthenticationFailed:
+    return AuthenticationFailed(
+        f"{where} does not let us in: {error}",
+        remedy="check `user` and `identity_file` in the inventory, and that the key is in the agent (`ssh-add -l`)",
+    )
+
+
+def reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, socket.gaierror):
+        return f"its name cannot be resolved ({error.strerror})"
+    inner = getattr(error, "errors", None)  # paramiko collects one error for each address that was tried
+    if isinstance(inner, dict) and inner:
+        return str(next(iter(inner.values())))
+    return str(error) or type(error).__name__
+
+
+def bound_silence(sock: Any, keepalive: int) -> None:
+    """Let the kernel end a connection whose far side has stopped to acknowledge (keepalives ask it to)."""
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is not None and isinstance(sock, socket.socket):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, option, (keepalive * 2 + 15) * 1000)
+
+
+def make_connection(config: HostConfig) -> Connection:
+    """Fabric's connection, unopened, with ssh_config, jump hosts and time-outs as configured."""
+    path = config.ssh_config
+    if path is not None and not Path(path).is_file():
+        raise ConfigError(f"ssh_config {path} of host {config.name} does not exist")
+    fabric = Config(runtime_ssh_path=str(path) if path is not None else None)
+    timeout = max(1, math.ceil(config.connect_timeout))
+    kwargs: dict[str, Any] = {"banner_timeout": timeout, "auth_timeout": timeout, "channel_timeout": timeout}
+    if config.identity_file is not None:
+        kwargs["key_filename"] = [str(config.identity_file)]
+    known = fabric.base_ssh_config.lookup(config.address)
+    jump = config.proxy_jump or known.get("proxyjump")
+    return Connection(
+        config.address,
+        user=config.user,
+        port=config.port if config.port != 22 or "port" not in known else None,
+        config=fabric,
+        gateway=jump_chain(jump, fabric, timeout, kwargs, (config.address,)) if jump else None,
+        connect_timeout=timeout,
+        connect_kwargs=dict(kwargs),
+    )
+
+
+def jump_chain(
+    jump: str, fabric: Config, timeout: int, kwargs: dict[str, Any], seen: tuple[str, ...]
+) -> Connection | bool:
+    """The last of the jump hosts, each reached through the one before it, as with ``ssh -J a,b``. False for "none"."""
+    last: Connection | bool = False
+    if jump.strip().lower() == "none":
+        return last
+    for hop in (part.strip() for part in jump.split(",")):
+        name = hop.rpartition("@")[2].partition(":")[0]
+        if name in seen:  # `Host *` with a ProxyJump covers the jump host, too
+            continue
+        if last is False:
+            inner = fabric.base_ssh_config.lookup(name).get("proxyjump")
+            last = jump_chain(inner, fabric, timeout, kwargs, (*seen, name)) if inner else False
+        last = Connection(
+            hop, config=fabric, gateway=last, connect_timeout=timeout, connect_kwargs=dict(kwargs)
+        )
+    return last
+
+
+def chain(connection: Connection) -> list[Connection]:
+    """The jump hosts and the target, in the order in which they are connected."""
+    hops = [connection]
+    while isinstance(hops[0].gateway, Connection):
+        hops.insert(0, hops[0].gateway)
+    return hops
+
+
+def close_chain(connection: Connection) -> None:
+    """Close a connection that may be half-open. Fabric closes the client only where opening had succeeded."""
+    for hop in reversed(chain(connection)):
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            hop.client.close()
+
+
+# --- becoming root ----------------------------------------------------------------------------------------------
+
+
+def become_root(
+    connection: Connection, config: HostConfig, password_prompt: PasswordPrompt | None
+) -> tuple[Pipe, bytes]:
+    """Start the agent as root: by the login itself, by ``sudo -n``, or with a password for ``sudo -S``."""
+    python = f"{shlex.quote(config.python)} -c '{BOOTSTRAP}'"
+
+    def start(prefix: str) -> SSHPipe:
+        return SSHPipe(connection.transport, prefix + python, config.connect_timeout)
+
+    if connection.user == "root" or config.sudo == "never":
+        pipe = start("")
+        return pipe, begin_agent(pipe, config.name, timeout=START_TIMEOUT)
+    pipe = start("env LC_ALL=C sudo -n -- ")
+    seen = await_ready(pipe, START_TIMEOUT)
+    if READY in seen:
+        return pipe, begin_agent(Primed(pipe, seen), config.name, timeout=START_TIMEOUT)
+    status, said = pipe.ending(2.0)
+    pipe.close()
+    if "password is required" not in said:
+        raise refused_by_sudo(config, connection.user, status, said)
+    password = password_prompt(f"{connection.user}@{config.name}") if password_prompt else None
+    if password is None:
+        raise AuthenticationFailed(
+            f"{config.name}: sudo wants a password for {connection.user}, and nobody can be asked",
+            remedy="run deployer in a terminal, log in as root, or give that account a NOPASSWD rule for sudo",
+        )
+    pipe = start("env LC_ALL=C sudo -k -S -p '' -- ")
+    seen = give_password(pipe, password)
+    if READY not in seen:
+        status, said = pipe.ending(10.0)
+        pipe.close()
+        raise refused_by_sudo(config, connection.user, status, said)
+    return pipe, begin_agent(Primed(pipe, seen), config.name, timeout=START_TIMEOUT)
+
+
+def give_password(pipe: SSHPipe, password: str) -> bytes:
+    """Send the password, and nothing else before READY: to sudo every further line would be another attempt."""
+    done = threading.Event()
+
+    def watch() -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        while not done.wait(0.1):
+            complained = pipe.stderr.last and time.monotonic() > pipe.stderr.last + SUDO_PATIENCE
+            if complained or time.monotonic() > deadline:
+                pipe.end_input()
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        pipe.send(password.encode("utf-8") + b"\n")
+        return await_ready(pipe, START_TIMEOUT + 15.0)
+    except OSError:
+        return b""
+    finally:
+        done.set()
+
+
+def refused_by_sudo(config: HostConfig, user: str, status: int | None, said: str) -> HostError:
+    if "needs Python" in said or status in (126, 127):
+        return not_ready(config.name, status, said)
+    last = said.strip().splitlines()[-1] if said.strip() else f"exit status {status}"
+    return AuthenticationFailed(
+        f"{config.name}: {user} does not become root with sudo: {last}",
+        remedy="check the password and `sudo -l` of that account on the host, or log in as root",
+    )
+
+
+class Primed:
+    """A pipe of which something was read already."""
+
+    def __init__(self, pipe: Pipe, seen: bytes) -> None:
+        self._pipe, self._seen = pipe, seen
+        self.send, self.close, self.ending = pipe.send, pipe.close, pipe.ending
+
+    def recv(self) -> bytes:
+        seen, self._seen = self._seen, b""
+        return seen or self._pipe.recv()
