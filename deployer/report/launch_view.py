@@ -116,10 +116,10 @@ class LaunchView:
 
 def duration(seconds: float) -> str:
     """Seconds as people read them: ``4.2 s``, ``3 min 05 s``, ``1 h 02 min``."""
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    if seconds < 3599.5:
+        return f"{round(seconds) // 60} min {round(seconds) % 60:02d} s"
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
 
 

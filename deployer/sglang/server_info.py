@@ -159,7 +159,8 @@ def _look_up(argument: str, effective: Mapping[str, Any]) -> tuple[bool, Any]:
 
 def _same(asked: Any, value: Any) -> bool:
     if isinstance(asked, bool) or isinstance(value, bool):
-        return bool(asked) == bool(value) and isinstance(value, bool | None)
+        flags = isinstance(asked, bool | None) and isinstance(value, bool | None)
+        return flags and bool(asked) == bool(value)
     if _is_number(asked) and _is_number(value):
         return abs(float(asked) - float(value)) <= 1e-9 * max(1.0, abs(float(asked)))
     if isinstance(asked, list | tuple) and isinstance(value, list | tuple):

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from deployer.deploy.verify import Verification, verify
+from deployer.errors import AgentError
+from deployer.host.protocol import Json
+
+INFO = {"tp_size": 8, "api_key": "sk-secret-1", "internal_states": [{"max_running_requests": 64}]}
+MODELS = {"object": "list", "data": [{"id": "kimi"}]}
+
+
+class Box:
+    """Answers ``observe`` and ``http`` from data."""
+
+    name = "box"
+
+    def __init__(self, **changes: Any) -> None:
+        self.unit: Json = {"ActiveState": "active", "Result": "success", "InvocationID": "abc"}
+        self.listeners: list[Json] = [
+            {
+                "address": "127.0.0.1",
+                "port": 30000,
+                "pid": 5,
+                "comm": "python",
+                "cgroup": "/system.slice/sglang-kimi.service",
+                "unit": "sglang-kimi.service",
+            }
+        ]
+        self.pages: dict[str, tuple[int, str]] = {
+            "/server_info": (200, json.dumps(INFO)),
+            "/v1/models": (200, json.dumps(MODELS)),
+        }
+        self.asked: list[Json] = []
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+    def call(self, op: str, args: Json | None = None, *, timeout: float = 30.0) -> Json:
+        args = args or {}
+        self.asked.append(args)
+        if op == "observe":
+            return {"services": {"kimi": {"unit": self.unit, "listeners": self.listeners}}}
+        status, body = self.pages.get(args["path"], (404, "not found"))
+        if status == 0:
+            raise AgentError("http", "no answer within 30 s", detail={"state": "timeout"})
+        return {"status": status, "headers": {}, "body": body, "seconds": 0.1}
+
+    def stream(self, op: str, args: Json | None = None) -> Any:
+        raise AssertionError(op)
+
+    def close(self, *, bye: bool = True) -> None:
+        pass
+
+
+def check(box: Box, **options: Any) -> Verification:
+    arguments: dict[str, Any] = {"bundle_requested": {"tp_size": 8, "max_running_requests": 64}, **options}
+    return verify(box, service="kimi", invocation_id="abc", port=30000, **arguments)
+
+
+def only(found: Verification) -> str:
+    assert not found.ok
+    (problem,) = found.problems
+    return problem
+
+
+def test_what_was_started_is_what_answers() -> None:
+    found = check(Box(), api_key="sk-secret-1")
+    assert found.ok
+    assert [item.verdict for item in found.checks] == ["equal", "equal"]
+    assert found.effective["tp_size"] == 8
+    assert "sk-secret-1" not in json.dumps(found.effective)
+
+
+def test_the_key_goes_along() -> None:
+    box = Box()
+    check(box, api_key="sk-secret-1")
+    assert box.asked[1]["headers"] == {"Authorization": "Bearer sk-secret-1"}
+
+
+def test_another_start_since() -> None:
+    assert "again" in only(check(Box(unit={"ActiveState": "active", "InvocationID": "other"})))
+
+
+def test_unit_not_active() -> None:
+    unit = {"ActiveState": "failed", "Result": "oom-kill", "InvocationID": "abc"}
+    assert "failed (oom-kill)" in only(check(Box(unit=unit)))
+
+
+def test_a_stranger_on_the_port() -> None:
+    box = Box()
+    box.listeners[0].update(unit="nginx.service")
+    assert "nginx.service" in only(check(box))
+
+
+def test_nobody_on_the_address() -> None:
+    box = Box()
+    box.listeners[0].update(address="127.0.0.9")
+    assert "nothing listens" in only(check(box))
+    box.listeners[0].update(address="0.0.0.0")
+    assert check(box).ok
+
+
+def test_changed_arguments_are_problems_and_hidden_ones_are_named() -> None:
+    found = check(Box(), bundle_requested={"tp_size": 4, "pp_size": 2})
+    assert only(found) == "tp_size is 8 in the running server, asked was 4"
+    assert [item.argument for item in found.differences] == ["tp_size"]
+    assert found.unverified == ("pp_size",)
+
+
+def test_older_servers_have_another_path() -> None:
+    pages = {"/get_server_info": (200, json.dumps(INFO))}
+    assert check(Box(pages=pages)).ok
+
+
+@pytest.mark.parametrize("page", [(401, "no key sk-secret-1"), (200, "[]"), (200, "{"), (0, "")])
+def test_a_server_that_does_not_tell_is_a_problem(page: tuple[int, str]) -> None:
+    problem = only(check(Box(pages={"/server_info": page}), api_key="sk-secret-1"))
+    assert "/server_info" in problem
+    assert "sk-secret-1" not in problem
+
+
+def site(status: int, body: Any) -> httpx.MockTransport:
+    return httpx.MockTransport(lambda request: httpx.Response(status, text=json.dumps(body)))
+
+
+@pytest.mark.parametrize("url", ["http://llm.example", "http://llm.example/", "http://llm.example/v1"])
+def test_the_advertised_address(url: str) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200, text=json.dumps(MODELS))
+
+    assert check(Box(), advertised=url, transport=httpx.MockTransport(answer)).ok
+    assert asked == ["http://llm.example/v1/models"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "word"),
+    [
+        (502, {}, "502"),
+        (200, {"data": [{"id": "other"}]}, "another server"),
+        (200, {"hello": 1}, "not as an SGLang"),
+    ],
+)
+def test_an_advertised_address_that_leads_elsewhere(status: int, body: Any, word: str) -> None:
+    found = check(Box(), advertised="http://llm.example", transport=site(status, body))
+    assert word in only(found)
+
+
+def test_an_advertised_address_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployer.deploy.verify.ADVERTISED_SECONDS", 1.0)
+    tries = 0
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        nonlocal tries
+        tries += 1
+        raise httpx.ConnectError("refused")
+
+    found = check(Box(), advertised="http://llm.example", transport=httpx.MockTransport(refuse))
+    assert "does not answer" in only(found)
+    assert tries == 2
+
+
+def test_an_advertised_address_that_is_no_url_is_a_problem() -> None:
+    assert "does not answer" in only(check(Box(), advertised="llm.example"))
