@@ -39,14 +39,15 @@ install_packages() {
 }
 
 find_python() {
-    for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    candidates=${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}
+    for candidate in $candidates; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             command -v "$candidate"
             return
         fi
     done
-    fail "deployer needs Python 3.11 or later; python3 here is $(python3 --version 2>&1 || echo missing)." \
-        "Install a later one and name it: make PYTHON=python3.12 ..."
+    fail "deployer needs Python 3.11 or later, and none of these is: $candidates." \
+        "Install one and name it: make PYTHON=/path/to/python3.12 ..."
 }
 
 environment() {
