@@ -182,6 +182,8 @@ def _check(bench: Mapping[str, Any], key: str, threshold: float) -> tuple[Check,
     doubt = ""
     if measured is None:
         doubt = "it was not measured" if not bench.get("stopped") else f"not measured, {bench['stopped']}"
+    elif (stage.get("failed") or {}).get("cut"):
+        doubt = "the run was cut short meanwhile"
     elif stage.get("foreign_traffic") is True or (bench.get("foreign_traffic") or {}).get("value") is True:
         doubt = "somebody else used the server meanwhile"
     elif (stage.get("client") or {}).get("client_limited"):

@@ -110,7 +110,7 @@ def test_no_gate_says_so() -> None:
         ({"foreign_traffic": {"value": True, "evidence": []}}, "somebody else used the server"),
         ({"levels": [level(8)]}, "it was not measured"),
         ({"levels": [level(32, 0.0, aggregate_tok_s=None)]}, "it was not measured"),
-        ({"interrupted": "SIGTERM"}, "cut short"),
+        ({"interrupted": "SIGTERM", "levels": [level(32, completed=9, failed={"cut": 23})]}, "cut short"),
     ],
 )
 def test_what_cannot_be_trusted_is_inconclusive(change: Json, doubt: str) -> None:
@@ -130,6 +130,12 @@ def test_a_failure_outweighs_a_doubt() -> None:
     assert evaluate(both, {"single_stream_tok_s": 99.0, "aggregate_tok_s@8": 1.0}).result == "fail"
 
 
+def test_an_interruption_does_not_undo_what_was_measured_before() -> None:
+    stopped = bench(interrupted="SIGTERM")
+    assert evaluate(stopped, {"aggregate_tok_s@32": 100.0}).result == "inconclusive"
+    assert evaluate(stopped, {"aggregate_tok_s@32": 1000.0}).result == "fail"
+
+
 def test_cut_requests_are_not_the_servers_fault() -> None:
     cut = bench(level(8, completed=2, failed={"cut": 6}), interrupted="SIGINT", stopped="interrupted")
     assert evaluate(cut, {}).result == "inconclusive"
@@ -142,7 +148,7 @@ def test_unknown_foreign_traffic_is_said_and_does_not_block() -> None:
 
 
 def test_nothing_measured_is_inconclusive() -> None:
-    nothing = {"warmups": None, "singles": None, "levels": [], "single_stream_tok_s": None}
+    nothing: Json = {"warmups": None, "singles": None, "levels": [], "single_stream_tok_s": None}
     assert evaluate(nothing, {}).result == "inconclusive"
 
 

@@ -1,0 +1,336 @@
+"""The runner: where the load comes from, what is sent there, and what happens when it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pytest
+
+from deployer.bench import load, runner
+from deployer.bench.runner import run_benchmark
+from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
+from deployer.host.protocol import Stream
+
+SMALL = {"levels": [2], "output_tokens": 16, "warmups": 0, "singles": 1, "request_timeout": 20.0}
+
+
+@dataclass
+class Engine:
+    python: str = sys.executable
+
+
+@dataclass
+class Key:
+    value: str = "k-77"
+
+    def resolve(self) -> str:
+        return self.value
+
+
+@dataclass
+class Service:
+    name: str = "kimi"
+    model: str = "fast"
+    served_model_name: str | None = None
+    port: int = 1
+    bind: str = "127.0.0.1"
+    advertised: str | None = None
+    engine: Engine = field(default_factory=Engine)
+    user: str | None = None
+    api_key: Key | None = None
+
+
+class ChildStream:
+    """The agent's ``run``, played by a child process in a folder with the files that were sent."""
+
+    def __init__(self, args: dict[str, Any], folder: Path) -> None:
+        for name, text in args["files"].items():
+            (folder / name).write_text(text)
+        self.cancelled = False
+        self._answer: dict[str, Any] | None = None
+        self._errors = (folder / "stderr").open("w+")
+        self._process = subprocess.Popen(
+            args["argv"],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={"PATH": os.environ["PATH"], **args["env"]},
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(args["stdin"])
+        self._process.stdin.close()
+
+    def next(self, timeout: float | None = None) -> dict[str, Any] | None:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line:
+            return {"line": line.rstrip("\n")}
+        status = self._process.wait(timeout=20)
+        self._errors.seek(0)
+        self._answer = {"status": status, "stderr": self._errors.read()}
+        raise StopIteration
+
+    @property
+    def result(self) -> dict[str, Any]:
+        if self._answer is None:
+            raise RuntimeError("not ended")
+        return self._answer
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._process.terminate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdout is not None
+        self._process.wait(timeout=20)
+        self._process.stdout.close()
+        self._errors.close()
+
+
+class ScriptedStream:
+    """Events as given; an exception among them is raised, None is a second without any."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self.events = events
+        self.cancelled = False
+        self.result: dict[str, Any] = {"status": 0, "stderr": ""}
+
+    def next(self, timeout: float | None = None) -> dict[str, Any] | None:
+        if not self.events:
+            raise StopIteration
+        event = self.events.pop(0)
+        if isinstance(event, BaseException):
+            raise event
+        if event is None:
+            time.sleep(0.05)
+            return None
+        return {"line": json.dumps(event)}
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class FakeHost:
+    """A host that knows whether its engine has httpx, and runs things as told."""
+
+    name = "gpu1"
+
+    def __init__(self, folder: Path, *, has_httpx: bool = True, script: list[Any] | None = None) -> None:
+        self.folder = folder
+        self.has_httpx = has_httpx
+        self.script = script
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.stream_made: Any = None
+
+    def call(self, op: str, args: dict[str, Any] | None = None, *, timeout: float = 30.0) -> dict[str, Any]:
+        self.asked.append((op, args or {}))
+        return {"engine": {"python": "p", "exists": True, "httpx": "0.28.1" if self.has_httpx else None}}
+
+    def stream(self, op: str, args: dict[str, Any] | None = None) -> Stream:
+        self.asked.append((op, args or {}))
+        made: Any = (
+            ScriptedStream(self.script) if self.script is not None else ChildStream(args or {}, self.folder)
+        )
+        self.stream_made = made
+        return made  # type: ignore[no-any-return]
+
+    def close(self, *, bye: bool = True) -> None:
+        pass
+
+
+@pytest.fixture
+def port(mock_server: str) -> int:
+    httpx.get(mock_server + "/seen")
+    return int(mock_server.rpartition(":")[2])
+
+
+def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    events: list[dict[str, Any]] = []
+    service = Service(port=port, api_key=Key(), served_model_name="fast", user="sglang")
+    bench = run_benchmark(host, service, {**SMALL, "place": "auto"}, on_event=events.append)
+    assert bench["place"] == "host"
+    assert bench["levels"][0]["completed"] == 2
+    assert {event["event"] for event in events} == {"single", "level"}
+    op, args = host.asked[-1]
+    assert op == "run"
+    assert args["argv"] == [sys.executable, "load.py"]
+    assert args["user"] == "sglang"
+    assert args["env"] == {"DEPLOYER_BENCH_API_KEY": "k-77"}
+    assert "k-77" not in json.dumps([args["argv"], args["stdin"], args["files"]])
+    assert args["timeout"] > 60
+    seen = httpx.get(mock_server + "/seen").json()
+    assert {request["headers"]["authorization"] for request in seen} == {"Bearer k-77"}
+
+
+def test_every_file_the_client_needs_is_sent(tmp_path: Path) -> None:
+    assert set(runner._FILES) == {"load.py", *load.COMPANIONS}
+    assert runner.API_KEY_VARIABLE == load.API_KEY_VARIABLE
+
+
+def test_from_here_when_the_host_has_no_httpx(port: int, tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, has_httpx=False)
+    events: list[dict[str, Any]] = []
+    service = Service(advertised=f"http://127.0.0.1:{port}/v1")
+    bench = run_benchmark(host, service, SMALL, on_event=events.append)
+    assert bench["place"] == "operator"
+    assert bench["levels"][0]["completed"] == 2
+    assert "no httpx" in events[0]["text"]
+    assert [op for op, _ in host.asked] == ["observe"]
+
+
+def test_the_key_reaches_the_child_by_its_environment(port: int, mock_server: str, tmp_path: Path) -> None:
+    run_benchmark(
+        FakeHost(tmp_path),
+        Service(),
+        SMALL,
+        place="operator",
+        base_url=f"http://127.0.0.1:{port}",
+        api_key="k-5",
+    )
+    seen = httpx.get(mock_server + "/seen").json()
+    assert {request["headers"]["authorization"] for request in seen} == {"Bearer k-5"}
+
+
+def test_the_host_is_asked_for_and_cannot(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no httpx") as caught:
+        run_benchmark(FakeHost(tmp_path, has_httpx=False), Service(), {**SMALL, "place": "host"})
+    assert "operator" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", "127.0.0.9", "::1", "localhost", "0.0.0.0", "::"])
+def test_from_here_a_loopback_or_wildcard_address_means_nothing(bind: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="as seen from here is not known"):
+        run_benchmark(FakeHost(tmp_path), Service(bind=bind), SMALL, place="operator")
+
+
+@pytest.mark.parametrize(
+    ("bind", "local", "remote"),
+    [
+        ("10.1.2.3", "http://10.1.2.3:7", "http://10.1.2.3:7"),
+        ("fd00::5", "http://[fd00::5]:7", "http://[fd00::5]:7"),
+        ("0.0.0.0", "http://127.0.0.1:7", None),
+        ("127.0.0.9", "http://127.0.0.9:7", None),
+    ],
+)
+def test_addresses(bind: str, local: str, remote: str | None) -> None:
+    service = Service(bind=bind, port=7)
+    assert runner.local_url(service) == local
+    if remote is not None:
+        assert runner.operator_url(service) == remote
+    service.advertised = "https://llm.example"
+    assert runner.operator_url(service) == "https://llm.example"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [({"place": "moon"}, "bench.place"), ({"levels": [0]}, "levels"), ({"wavs": 1}, "'wavs'")],
+)
+def test_a_spec_that_cannot_be(spec: dict[str, Any], said: str, tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        run_benchmark(host, Service(), spec)
+    assert "run" not in [op for op, _ in host.asked]
+
+
+def test_a_client_that_dies_on_the_host(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    service = Service(engine=Engine("/bin/false"))
+    with pytest.raises(GateInconclusive, match="status 1"):
+        run_benchmark(host, service, SMALL)
+
+
+def test_a_client_that_dies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "load.py").write_text("raise SystemExit('no such thing')")
+    monkeypatch.setattr(runner, "_FOLDER", tmp_path)
+    with pytest.raises(GateInconclusive, match="status 1: no such thing"):
+        run_benchmark(FakeHost(tmp_path), Service(advertised="http://x"), SMALL, place="operator")
+
+
+@pytest.mark.parametrize("place", ["host", "operator"])
+def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "load.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(runner, "_FOLDER", tmp_path)
+    host = FakeHost(tmp_path, script=[None] * 100)
+    monkeypatch.setattr(runner, "_FILES", ("load.py",))
+    began = time.monotonic()
+    with pytest.raises(GateInconclusive, match=r"said nothing for 0\.5 s"):
+        run_benchmark(host, Service(advertised="http://x"), SMALL, place=place, silence=0.5)
+    assert time.monotonic() - began < 10
+    if place == "host":
+        assert host.stream_made.cancelled
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (AgentError("timeout", "it ran too long"), GateInconclusive),
+        (ChannelLost("gone"), ChannelLost),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_trouble_on_the_way(error: BaseException, becomes: type[BaseException], tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, script=[{"event": "level", "done": 1}, error])
+    with pytest.raises(becomes):
+        run_benchmark(host, Service(), SMALL)
+    assert host.stream_made.cancelled or becomes is GateInconclusive
+
+
+def test_no_result_is_not_a_result(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, script=[{"event": "level", "done": 1}])
+    with pytest.raises(GateInconclusive, match="without a result"):
+        run_benchmark(host, Service(), SMALL)
+
+
+def test_other_lines_are_passed_over(tmp_path: Path) -> None:
+    bench: dict[str, Any] = {"levels": []}
+    host = FakeHost(tmp_path, script=["a warning", [1], {"event": "result", "bench": bench}])
+    assert run_benchmark(host, Service(), SMALL) == {"levels": [], "place": "host"}
+
+
+@pytest.mark.parametrize("place", ["host", "operator"])
+def test_ctrl_c_stops_the_load(place: str, port: int, mock_server: str, tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+
+    def interrupt(event: dict[str, Any]) -> None:
+        if event["event"] == "level":
+            raise KeyboardInterrupt
+
+    service = Service(model="slow", port=port, advertised=mock_server)
+    before = set(_children())
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(
+            host, service, {**SMALL, "singles": 0, "output_tokens": 2000}, place=place, on_event=interrupt
+        )
+    assert time.monotonic() - began < 10
+    if place == "host":
+        assert host.stream_made.cancelled
+    assert set(_children()) == before
+    assert not [thread for thread in threading.enumerate() if "pump" in thread.name]
+
+
+def _children() -> Iterator[int]:
+    for task in Path("/proc/self/task").iterdir():
+        yield from map(int, (task / "children").read_text().split())
