@@ -28,6 +28,7 @@ from deployer.host.protocol import Host
 from deployer.report.reporter import Reporter, Silent
 from deployer.report.terminal import TerminalReporter
 from deployer.resources import shipped
+from deployer.units.render import template_folders
 
 F = TypeVar("F", bound=Callable[..., Any])
 Json = dict[str, Any]
@@ -44,24 +45,32 @@ class App:
     @property
     def settings(self) -> Settings:
         if self._settings is None:
-            self._settings = load_settings(
-                **{key: value for key, value in self.flags.items() if value is not None}
-            )
+            self._settings = load_settings(self.flags)
         return self._settings
 
     @property
     def as_json(self) -> bool:
         """Asked on the command line, or set; readable even where the settings are not."""
-        return bool(self.flags.get("json")) or (self._settings is not None and self._settings.json_output)
+        return bool(self.flags.get("json")) or (self._settings is not None and self._settings.json)
 
     @property
     def console(self) -> Console:
         """Where words go: stdout, or stderr where stdout belongs to a JSON document."""
-        return Console(stderr=self.as_json, soft_wrap=True, highlight=False)
+        return self._console(stderr=self.as_json)
 
     @property
     def errors(self) -> Console:
-        return Console(stderr=True, soft_wrap=True, highlight=False)
+        return self._console(stderr=True)
+
+    def _console(self, *, stderr: bool) -> Console:
+        colour = self._settings.color if self._settings is not None else "auto"
+        return Console(
+            stderr=stderr,
+            soft_wrap=True,
+            highlight=False,
+            no_color=True if colour == "never" else None,
+            force_terminal=True if colour == "always" else None,
+        )
 
     @property
     def inventory(self) -> Inventory:
@@ -96,14 +105,16 @@ class App:
         """Open a connection; the sudo password is the only thing that is ever asked for, and only at a terminal."""
         can_ask = sys.stdin.isatty() and not self.as_json
 
-        def ask() -> str:
-            return str(click.prompt(f"sudo password on {host.name}", hide_input=True, err=True))
+        def ask(prompt: str) -> str:
+            return str(click.prompt(prompt, hide_input=True, err=True))
 
         return connect(host, password_prompt=ask if can_ask else None)
 
     def session(self, command: str) -> Session:
         service = self.service()
-        return Session(service, self.inventory.host(service.host), self.connect, command=command)
+        host = self.inventory.host(service.host)
+        templates = template_folders(self.settings.templates)
+        return Session(service, host, self.connect, command=command, templates=templates)
 
     def reporter(self) -> Reporter:
         if self.as_json and not sys.stderr.isatty():

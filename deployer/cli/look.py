@@ -14,6 +14,7 @@ from deployer.deploy.compare import read_bench
 from deployer.errors import UsageError
 from deployer.report.bench_table import comparison_document, comparison_view
 from deployer.report.views import history_view, profiles_view, status_view
+from deployer.sglang.arguments import profile_rows
 
 
 @click.command()
@@ -122,14 +123,7 @@ def profiles(app: App, version: str | None) -> int:
       deployer profiles
       deployer profiles --sglang 0.5.23 --json
     """
-    from deployer.config.profile import load_profile
-    from deployer.sglang.arguments import preview
-
-    folders = app.profile_folders()
-    entries = []
-    for name in list_profiles(folders):
-        profile = load_profile(name, folders)
-        entries.append(preview(profile, version))
+    entries = profile_rows(list_profiles(app.profile_folders()), version)
     app.show({"profiles": entries}, profiles_view(entries))
     return 0
 

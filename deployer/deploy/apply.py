@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
@@ -26,19 +25,17 @@ Consent = Callable[[Plan], bool]
 
 
 def make_trial(
-    service: ServiceConfig,
-    host: HostConfig,
-    profile: Profile,
-    observed: HostState,
-    *,
-    start_seconds: float | None = None,
-) -> tuple[Trial, dict[str, Json]]:
-    """Render ``profile`` for the host as it was observed; returns the trial and the files to stage with it."""
+    session: Session, profile: Profile, observed: HostState
+) -> tuple[Trial, dict[str, Json], list[str]]:
+    """Render ``profile`` for the host as it was observed: the trial, the files to stage with it, remarks."""
+    service = session.service
     state = observed.services[service.name]
     number = state.next_number
     release = f"{number:04d}-{profile.name}"
     version = observed.engine.sglang if observed.engine else None
-    bundle = build_bundle(service, host, profile, version, release, start_seconds=start_seconds)
+    bundle = build_bundle(
+        service, session.host_config, profile, version, release, templates=session.templates
+    )
     model = observed.model
     bench = profile.bench.over(service.bench).model_dump()
     trial = Trial(
@@ -58,19 +55,19 @@ def make_trial(
         bench=bench,
         gate=service.gate | profile.gate,
     )
-    return trial, {name: dict(file) for name, file in bundle.files.items()}
+    return trial, {name: dict(file) for name, file in bundle.files.items()}, list(bundle.notes)
 
 
 def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objection], list[str]]:
     """Look, render and compare, without a lease and without changing anything."""
     observed = session.observe(facts=True)
-    trial, _ = make_trial(session.service, session.host_config, profile, observed)
+    trial, _, remarks = make_trial(session, profile, observed)
     made = _plan(session, observed, trial)
     return (
         made,
         trial,
         objections(observed, session.host_config, session.service, trial),
-        notes(observed, session.service),
+        [*notes(observed, session.service), *remarks],
     )
 
 
@@ -99,7 +96,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         state = observed.services[service.name]
 
     reporter.step(Step.PLAN)
-    trial, files = make_trial(service, session.host_config, profile, observed)
+    trial, files, remarks = make_trial(session, profile, observed)
     made = _plan(session, observed, trial)
     if made.action == "nothing":
         reporter.done(f"{profile.name} is live as {made.live} and healthy; nothing to change")
@@ -116,7 +113,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         return _start_again(session, made, reporter)
 
     reporter.step(Step.PREFLIGHT)
-    for note in notes(observed, service):
+    for note in [*notes(observed, service), *remarks]:
         reporter.note(note)
     against = objections(observed, session.host_config, service, trial)
     if against:
@@ -124,7 +121,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     reporter.done("GPUs, port, engine, model and disk are fit")
 
     stage(session, trial, files, reporter)
-    started = False
+    begun = False
     try:
         reporter.step(Step.VALIDATE)
         validate(session, trial, reporter)
@@ -132,10 +129,10 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         if not consent(made):
             return _refused(session, trial, made)
         reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
-        started = True
         begin(session, trial, reporter)
+        begun = True
     finally:
-        if not started:
+        if not begun:
             session.client.release_update(service.name, trial.release, patch={"state": "abandoned"})
     return Attempt(session, trial, reporter).run(Step.STOP)
 

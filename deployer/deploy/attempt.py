@@ -159,14 +159,12 @@ class Attempt:
         state = self.session.state()
         running = state.running
         if running is not None and running.release == self.trial.release:
-            known = state.transition.raw.get("started") if state.transition else None
-            self.progress.started = known or {"invocation_id": state.unit.invocation_id, "cursor": None}
             self.reporter.done(f"{self.trial.release} runs already (pid {running.pid})")
             return self._enter(Step.WAIT)
         started = self.session.client.unit_start(self.trial.service, self.trial.release, self.trial.candidate)
         self.progress.started = {"invocation_id": started.invocation_id, "cursor": started.cursor}
         self.reporter.done(f"{self.session.unit} started with {self.trial.release}")
-        return self._enter(Step.WAIT, {"started": self.progress.started})
+        return self._enter(Step.WAIT)
 
     def _wait(self) -> Step:
         result = self._watch()
@@ -202,10 +200,14 @@ class Attempt:
         )
 
     def _started(self) -> Json:
+        """Which start of the unit is ours: remembered, or as the host wrote it into the transition."""
         if not self.progress.started:
             state = self.session.state()
-            known = state.transition.raw.get("started") if state.transition else None
-            self.progress.started = known or {"invocation_id": state.unit.invocation_id, "cursor": None}
+            known = state.transition.raw if state.transition else {}
+            self.progress.started = {
+                "invocation_id": known.get("invocation_id") or state.unit.invocation_id,
+                "cursor": known.get("cursor") or "",
+            }
         return self.progress.started
 
     def _verify(self) -> Step:
@@ -445,8 +447,8 @@ def estimate(manifests: tuple[Json, ...], profile: str) -> list[Json] | None:
     """The timeline of the last start of this profile, else of this service; None without one."""
     known = [item for item in manifests if item.get("timeline")]
     same = [item for item in known if item.get("profile") == profile]
-    chosen = (same or known or [None])[-1]
-    return list(chosen["timeline"]) if chosen else None
+    chosen = same or known
+    return list(chosen[-1]["timeline"]) if chosen else None
 
 
 def summary(bench: Json) -> Json:

@@ -25,7 +25,7 @@ def read(session: Session, *, lines: int, follow: bool, release: int | None) -> 
             raise Refused(f"release {release} was never started, so it has no log")
     secrets = [session.api_key] if session.api_key else []
     with session.client.journal(
-        session.service.name, lines=lines, follow=follow, invocation_id=invocation
+        service=session.service.name, lines=lines, follow=follow, invocation_id=invocation
     ) as stream:
         while True:
             try:

@@ -7,8 +7,9 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -49,11 +50,18 @@ class Session:
     """One service on one connected host. Opens on entry; on exit gives the lease back and closes."""
 
     def __init__(
-        self, service: ServiceConfig, host_config: HostConfig, connect: Connector, *, command: str
+        self,
+        service: ServiceConfig,
+        host_config: HostConfig,
+        connect: Connector,
+        *,
+        command: str,
+        templates: Sequence[Path] | None = None,
     ) -> None:
         self.service = service
         self.host_config = host_config
         self.command = command
+        self.templates = templates
         self._connect = connect
         self._heartbeat: Heartbeat | None = None
         self._grant: LeaseGrant | None = None

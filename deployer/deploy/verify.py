@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from deployer.errors import AgentError
 from deployer.host.protocol import Host, Json
@@ -167,7 +167,7 @@ def _advertised(
     attempts = Retrying(
         stop=stop_after_delay(ADVERTISED_SECONDS / 2),
         wait=wait_fixed(0.5),
-        retry=retry_if_exception_type(httpx.TransportError),
+        retry=retry_if_exception(_may_pass),
         reraise=True,
     )
     try:
@@ -185,6 +185,10 @@ def _advertised(
             f"the advertised address leads to another server: it serves {sorted(shown)}, ours {sorted(models)}"
         ]
     return []
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol)
 
 
 def _model_names(body: str) -> set[str] | None:

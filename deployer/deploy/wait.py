@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from deployer.deploy.generation import generate_once
@@ -39,6 +39,10 @@ DEFAULT_STALL: dict[str, float] = {
 CPU_ONLY = 3.0
 #: In these phases a hang looks busy (NCCL spins), so CPU time proves nothing.
 _SPINNING = frozenset({"dist-init"})
+#: What systemd says about an end, by our name and by systemd's.
+_UNIT_FIGURES = {"result": "Result", "exec_code": "ExecMainCode", "exec_status": "ExecMainStatus"}
+#: So many answers from a process that is not ours, one after the other, are no passing state.
+_STRANGERS = 4
 _LOG_LINES = 20_000
 TAIL_LINES = 60
 _BYTES = 1 << 16
@@ -112,8 +116,7 @@ def wait_ready(
         service=service,
         port=port,
         address=address,
-        cursor=started.cursor if isinstance(started, Started) else str(started["cursor"]),
-        invocation=started.invocation_id if isinstance(started, Started) else str(started["invocation_id"]),
+        started=asdict(started) if isinstance(started, Started) else dict(started),
         deadline=deadline,
         stall={**DEFAULT_STALL, **(stall or {})},
         on_update=on_update or (lambda update: None),
@@ -133,8 +136,7 @@ class _Wait:
     service: str
     port: int
     address: str
-    cursor: str
-    invocation: str
+    started: Json
     deadline: float
     stall: dict[str, float]
     on_update: Callable[[WaitUpdate], None]
@@ -162,8 +164,7 @@ class _Wait:
     def run(self) -> WaitResult:
         arguments = {
             "service": self.service,
-            "cursor": self.cursor,
-            "invocation_id": self.invocation,
+            **self.started,
             "port": self.port,
             "address": self.address,
             "fatal": fatal_patterns(),
@@ -235,11 +236,9 @@ class _Wait:
             return None
         if not event.get("ours"):
             self._strangers += 1
-            return (
-                self._failed("not-ours", {"port": self.port, "state": self._health})
-                if self._strangers > 1
-                else None
-            )
+            if self._strangers >= _STRANGERS:
+                return self._failed("not-ours", {"port": self.port, "state": self._health})
+            return None
         self._strangers = 0
         self._log.reached("warm-up", t)
         if self._health == "200":
@@ -281,9 +280,10 @@ class _Wait:
         if proof not in ("stall", "deadline"):
             self._read_on(proof)
         state, tail = self._log.state, list(self._lines)[-TAIL_LINES:]
-        found = classify(
-            list(self._lines), {**self._unit, **detail}, stalled=state.phase if proof == "stall" else None
-        )
+        unit = {name: self._unit[name] for name in _UNIT_FIGURES if name in self._unit}
+        unit.update({name: detail[theirs] for name, theirs in _UNIT_FIGURES.items() if theirs in detail})
+        detail = redact({**detail, **unit}, self._secrets)
+        found = classify(list(self._lines), detail, stalled=state.phase if proof == "stall" else None)
         failure = explain(proof, found, detail, state, port=self.port, deadline=self.deadline, log_tail=tail)
         self._tell(force=True)
         return WaitResult(False, finish_timeline(state, max(seconds, state.t)), seconds, failure, tail, state)
@@ -309,11 +309,13 @@ class _Wait:
         lines: list[Json] = []
         try:
             with self.host.stream(
-                "journal", {"service": self.service, "cursor": self.cursor, "follow": False}
+                "journal", {"service": self.service, "cursor": self.started["cursor"], "follow": False}
             ) as more:
                 while self.clock() < end:
                     if event := more.next(timeout=0.1):
-                        lines.append(event)
+                        lines.append(
+                            {**event, "t": self._elapsed()}
+                        )  # the journal's own time is the wall clock
         except (StopIteration, DeployerError):
             pass
         self._take_lines(lines[self._received :], 0.0)

@@ -1,4 +1,4 @@
-"""The demonstration behind `make demo`: the whole job on a rehearsal host, with the commands as anyone would type them."""
+"""The demonstration behind `make demo`: the whole job on a rehearsal host, by the commands anyone would type."""
 
 from __future__ import annotations
 

@@ -226,7 +226,9 @@ def profiles_view(entries: Iterable[Json]) -> RenderableType:
     for item in entries:
         table.add_row(
             f"[bold]{escape(item['name'])}[/bold]",
-            escape(item["description"]),
-            f"[dim]{escape(' '.join(item['arguments']))}[/dim]",
+            f"{escape(item['description'])} [dim]({item['gpus']} GPUs)[/dim]",
+            f"[dim]{escape(' '.join(item['arguments']))}[/dim]"
+            if item["arguments"] is not None
+            else f"[red]{escape(item['problem'])}[/red]",
         )
     return table
