@@ -16,6 +16,8 @@ from deployer.rehearsal import hosts, sets
 
 _FOLDER = Path(__file__).parent
 _SET = f"test-{os.getpid()}"
+SETTINGS = {"scale": 0.25}
+"""Settings of the stand-in engine in tests: a start takes about three seconds."""
 # What a test may leave on a host: services of ours with their files, the lease, faults, transient units.
 _WIPE = r"""
 set -u
@@ -45,14 +47,15 @@ def rehearsal_host() -> Iterator[hosts.RehearsalHost]:
     """A booted practice host, shared by the whole run."""
     _remove_left_behind()
     try:
-        yield hosts.up(_SET, 1)[0]
+        yield hosts.up(_SET, 1, settings=SETTINGS)[0]
     finally:
         hosts.down(_SET)
 
 
 @pytest.fixture
 def fresh_host(rehearsal_host: hosts.RehearsalHost) -> hosts.RehearsalHost:
-    """The practice host with nothing of ours on it: no services, no state, no faults."""
+    """The practice host with nothing of ours on it: no services, no state, no faults, default settings."""
+    hosts.configure(rehearsal_host, **SETTINGS)
     wipe(rehearsal_host)
     return rehearsal_host
 

@@ -54,7 +54,7 @@ def write_engine(layer: Layer, *, version: str, settings: dict[str, object]) -> 
     layer.file(
         "/usr/local/bin/nvidia-smi", _NVIDIA_SMI.format(program=quoted(program), python=ENGINE_PYTHON), 0o755
     )
-    layer.file("/etc/sglang-standin.json", json.dumps({"version": version, **settings}, indent=2) + "\n")
+    layer.file("/etc/sglang-standin.json", json.dumps(settings, indent=2) + "\n")
     for path in (base, interpreter, package_root()):
         layer.way_to(path)
 

@@ -119,8 +119,8 @@ def up(
     """Boot a set of hosts, or find it booted; returns them in order, ready for SSH.
 
     A set that is already up stays as it is; one with fewer hosts than asked for gets more; a host that stopped boots
-    again from its disk. ``settings`` go to the stand-in engine (/etc/sglang-standin.json). UsageError for a version it
-    cannot speak or another version than the set has, HostError when something does not boot.
+    again from its disk. ``settings`` are for the stand-in engine, see `configure`. UsageError for a version it cannot
+    speak or another version than the set has, HostError when something does not boot.
     """
     if engine_version not in VERSIONS:
         raise UsageError(
@@ -154,6 +154,8 @@ def up(
         for host in ready:
             if host.name not in started:
                 say(f"{host.name} is up already ({host.address})")
+                if settings:
+                    configure(host, **settings)
                 continue
             image = host.folder / "disk.img"
             if not (host.folder / "complete").exists():
@@ -168,6 +170,11 @@ def up(
                     f"{host.name} is up at {host.address}:{host.port} ({time.monotonic() - started[host.name]:.1f} s)"
                 )
         return ready
+
+
+def engine_settings(version: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """The content of /etc/sglang-standin.json; what the keys mean, the stand-in's `settings` module tells."""
+    return {"version": version, "gpus": GPUS, "shards": SHARDS, **settings}
 
 
 def _host(record: SetRecord, name: str) -> RehearsalHost:
@@ -196,7 +203,7 @@ def _prepare(host: RehearsalHost, version: str, settings: dict[str, object]) -> 
             client_key=(keys / "client_key.pub").read_text(),
             hidden=[sets.DEFAULT_FOLDER, host.folder.parent],
         )
-        write_engine(layer, version=version, settings={"gpus": GPUS, "shards": SHARDS} | settings)
+        write_engine(layer, version=version, settings=engine_settings(version, settings))
         write_model(layer)
     finally:
         machine.unmount_below(host.folder)
@@ -392,9 +399,9 @@ def read_faults(host: RehearsalHost) -> list[dict[str, Any]]:
 
 
 def configure(host: RehearsalHost, **settings: object) -> None:
-    """Change settings of the stand-in engine on a running host; they hold from its next start."""
+    """Set the stand-in engine of a running host to these settings and otherwise its defaults, from its next start on."""
     path = _path(host, SETTINGS_FILE)
-    _write_json(path, json.loads(path.read_text()) | settings)
+    _write_json(path, engine_settings(json.loads(path.read_text())["version"], settings))
 
 
 def _path(host: RehearsalHost, path: str) -> Path:

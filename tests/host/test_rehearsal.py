@@ -191,6 +191,16 @@ def test_faults_are_written_where_the_engine_reads_them(fresh_host: RehearsalHos
         hosts.fault(fresh_host.set, "practice-9", "slow")
 
 
+def test_settings_of_the_engine_hold_until_others_are_given(fresh_host: RehearsalHost) -> None:
+    question = "import sglang.settings as s; got = s.load_settings(); print(got.scale, got.speed, got.gpus, got.shards)"
+    asked = f'{ENGINE_PYTHON} -c "{question}"'
+    assert ssh(fresh_host, asked) == "0.25 1.0 8 64"
+    hosts.configure(fresh_host, speed=4)
+    assert ssh(fresh_host, asked) == "1.0 4.0 8 64"
+    hosts.up(fresh_host.set, settings={"scale": 0.5})
+    assert ssh(fresh_host, asked) == "0.5 1.0 8 64"
+
+
 def test_two_sets_at_once_and_the_others_are_left_alone(fresh_host: RehearsalHost, own_set: str) -> None:
     said: list[str] = []
     others = hosts.up(own_set, 2, engine_version="0.5.23", say=said.append)
