@@ -15,8 +15,10 @@ from tests.unit.launch.logs import launch
 class ScriptedStream:
     """Events at their ``t``; the clock moves to them. Then silence, or the end with ``result``."""
 
-    def __init__(self, host: ScriptedHost, events: Iterable[Json], result: Json | None) -> None:
-        self._host, self._events, self._result = host, list(events), result
+    def __init__(
+        self, host: ScriptedHost, events: Iterable[Json], result: Json | None, *, at_once: bool = False
+    ) -> None:
+        self._host, self._events, self._result, self._at_once = host, list(events), result, at_once
         self.cancelled = False
 
     def next(self, timeout: float | None = None) -> Json | None:
@@ -26,6 +28,8 @@ class ScriptedStream:
             event = self._events[0]
             if isinstance(event, Exception):
                 raise event
+            if self._at_once:
+                return self._events.pop(0)
             if event.get("t", 0.0) <= self._host.now + timeout:
                 self._host.now = max(self._host.now, event.get("t", 0.0))
                 return self._events.pop(0)
@@ -83,7 +87,7 @@ class ScriptedHost:
 
     def stream(self, op: str, args: Json | None = None) -> ScriptedStream:
         if op == "journal":
-            return ScriptedStream(self, self._journal, {})
+            return ScriptedStream(self, self._journal, {}, at_once=True)
         assert op == "watch"
         self.watched = args or {}
         return ScriptedStream(self, self._events, self._result)

@@ -57,6 +57,7 @@ def test_a_real_launch_becomes_ready_after_health_and_one_generation() -> None:
     assert json.loads(host.requests[0]["body"])["sampling_params"]["max_new_tokens"] in range(1, 5)
     assert host.watched["invocation_id"] == "abc"
     assert host.watched["cursor"] == "cursor-1"
+    assert host.watched["started_boottime"] == 10.0
     phases = [update.phase for update in updates]
     assert phases[0] == "launch"
     assert phases[-1] == "ready"
@@ -140,6 +141,27 @@ def test_a_fatal_line_ends_the_wait_within_a_second_and_the_rest_of_the_tracebac
     assert len(shown) == len([line for line in lines if line.strip()])
 
 
+def test_lines_read_after_the_proof_do_not_change_the_time() -> None:
+    late = {
+        "t": 1.8e9,
+        "text": "[2026-01-01 00:00:00] Load weight begin. avail mem=1.00 GB",
+        "source": "engine",
+    }
+    host = ScriptedHost(
+        [unit(0.0), failed(3.0, "unit", Result="exit-code", ExecMainStatus=1)], journal=[late]
+    )
+    result, _ = run(host)
+    assert result.state.phase == "load"
+    assert sum(item["seconds"] for item in result.timeline) < 5.0
+
+
+def test_systemds_own_names_are_understood() -> None:
+    host = ScriptedHost([unit(0.0), failed(3.0, "unit", Result="exit-code", ExecMainStatus=203)])
+    assert failure_of(run(host)[0]).signature == "unit_exec"
+    host = ScriptedHost([unit(0.0), failed(3.0, "unit", Result="exit-code", ExecMainStatus=7)])
+    assert "exec_status 7" in failure_of(run(host)[0]).cause
+
+
 def test_a_fatal_line_without_a_journal_is_classified_from_what_was_seen() -> None:
     host = ScriptedHost([unit(0.0), log(20.0, *failure("port_in_use")), failed(20.1, "fatal-line", line="x")])
     found = failure_of(run(host)[0])
@@ -154,8 +176,9 @@ def test_a_restart_is_a_failure() -> None:
 
 
 def test_a_stranger_on_the_port_is_never_taken_for_ready() -> None:
-    host = ScriptedHost([unit(0.0), health(1.0, "200", ours=False), health(2.0, "200", ours=False)])
+    host = ScriptedHost([unit(0.0), *[health(float(t), "200", ours=False) for t in range(1, 9)]])
     found = failure_of(run(host)[0])
+    assert host.now < 5.0
     assert found.signature == "port_not_ours"
     assert not host.requests
 
@@ -254,7 +277,7 @@ def test_updates_tell_figures_estimate_and_new_lines_once() -> None:
 
 def test_secrets_are_nowhere() -> None:
     text = "[2026-01-01 00:00:00] server_args={'api_key': 'sk-very-secret', 'x': 1} sk-very-secret"
-    host = ScriptedHost([unit(0.0), log(1.0, text), failed(2.0, "unit", result="exit-code")])
+    host = ScriptedHost([unit(0.0), log(1.0, text), failed(2.0, "fatal-line", text=text)])
     result, updates = run(host, api_key="sk-very-secret")
     assert "sk-very-secret" not in repr(result) + repr(updates)
     assert "'x': 1" in result.log_tail[0]
