@@ -1,7 +1,7 @@
-"""What a rehearsal host takes from the operator's machine: programs, disk images, mounts, control groups, a container.
+"""What a rehearsal host takes from the operator's machine: programs, disk images, mounts, addresses.
 
 Everything here acts on the machine itself, so every function names exactly what it touches: an image or a folder below
-a set's own state folder, or a process found by that folder. Nothing is ended by its program's name alone.
+a set's own state folder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -33,7 +32,7 @@ _PROGRAMS = {
     "mount": "mount",
     "nsenter": "util-linux",
 }
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # ext4's "stop at once, flush nothing" (EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH).
 _EXT4_SHUTDOWN = 0x8004587D
 _NO_LOG_FLUSH = 2
@@ -41,7 +40,7 @@ _NO_LOG_FLUSH = 2
 
 def program(name: str) -> str | None:
     """Where a program is, looked for in the system's folders too (an ordinary user's PATH lacks sbin)."""
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
 
 
 def missing_packages(find: Callable[[str], str | None] = program) -> list[str]:
@@ -165,7 +164,7 @@ def unmount_below(folder: Path, patience: float = 10.0) -> None:
                     break
                 time.sleep(0.1)
     for name in ("root", "disk"):
-        _remove_folder(folder / name)
+        remove_folder(folder / name)
 
 
 def loops_of(image: Path) -> list[str]:
@@ -194,181 +193,10 @@ def cut_power(mounted: Path) -> None:
         os.close(handle)
 
 
-# Processes
-
-
-def process_started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is none (a zombie counts as none)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def containers_of(root: Path) -> list[int]:
-    """Process ids of every systemd-nspawn that runs on exactly this root folder."""
-    found = []
-    wanted = f"--directory={root}".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            argv = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        alive = process_started(int(entry.name)) is not None
-        if alive and argv[0].rpartition(b"/")[2] == b"systemd-nspawn" and wanted in argv:
-            found.append(int(entry.name))
-    return found
-
-
-def init_of(container: int) -> int | None:
-    """The process that is PID 1 inside a container, as the machine numbers it; None before it exists."""
-    for child in _children(container):
-        try:
-            status = Path(f"/proc/{child}/status").read_text()
-        except OSError:
-            continue
-        numbers = [line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")]
-        if numbers and len(numbers[0]) > 1 and numbers[0][-1] == "1" and process_started(child) is not None:
-            return child
-    return None
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def kill(pid: int) -> None:
-    """SIGKILL one process; nothing if it is gone already."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def wait_gone(pids: Sequence[int], patience: float = 15.0) -> None:
-    """Wait until processes have ended (reaping those that are our children). HostError after ``patience`` seconds."""
-    deadline = time.monotonic() + patience
-    left = list(pids)
-    while left:
-        for pid in left:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-        left = [pid for pid in left if process_started(pid) is not None]
-        if left and time.monotonic() > deadline:
-            raise HostError(f"processes {left} do not end, even after SIGKILL (uninterruptible?)")
-        if left:
-            time.sleep(0.02)
-
-
-# Control groups
-
-
-def control_groups(name: str) -> list[Path]:
-    """Fresh control groups for one host, one in each hierarchy; [] where systemd hands them out itself.
-
-    On a machine that systemd does not run, containers would otherwise share the group they were started from.
-    """
-    if Path("/run/systemd/system").is_dir():
-        return []
-    made = []
-    for path in group_paths(name):
-        path.mkdir(parents=True, exist_ok=True)
-        for parent_file in ("cpuset.cpus", "cpuset.mems"):
-            for folder in (path.parent, path):
-                mine = folder / parent_file
-                if mine.exists() and not mine.read_text().strip():
-                    mine.write_text((folder.parent / parent_file).read_text())
-        made.append(path)
-    return made
-
-
-def group_paths(name: str, table: str | None = None) -> list[Path]:
-    """Where a host's control groups are. ``table`` is the text of /proc/self/mounts."""
-    text = Path("/proc/self/mounts").read_text() if table is None else table
-    points = [line.split()[1] for line in text.splitlines() if line.split()[2:3] in (["cgroup"], ["cgroup2"])]
-    return [Path(point) / "deployer-rehearsal" / name for point in points]
-
-
-def remove_control_groups(name: str) -> None:
-    """Remove a host's control groups, innermost first; those with processes in them stay."""
-    if Path("/run/systemd/system").is_dir():
-        return
-    for path in group_paths(name):
-        for folder, _, _ in os.walk(path, topdown=False):
-            _remove_folder(Path(folder))
-        _remove_folder(path.parent)
-
-
-def _remove_folder(path: Path) -> None:
-    try:
+def remove_folder(path: Path) -> None:
+    """Remove a folder if it is there and empty."""
+    with contextlib.suppress(OSError):
         path.rmdir()
-    except OSError:
-        return
-
-
-# The container
-
-
-def start_container(root: Path, name: str, hostname: str, binds: Sequence[Path], log: Path) -> int:
-    """Boot ``rehearsal.target`` on ``root``; returns the process id of systemd-nspawn."""
-    nspawn = program("systemd-nspawn")
-    assert nspawn is not None
-    groups = control_groups(name)
-    argv = [
-        nspawn,
-        "--quiet",
-        f"--directory={root}",
-        "--boot",
-        f"--machine={name}",
-        f"--hostname={hostname}",
-        "--register=no",
-        "--settings=no",
-        "--link-journal=no",
-        "--resolv-conf=off",
-        "--timezone=off",
-        "--console=read-only",
-        *(["--keep-unit"] if groups else []),
-        *(f"--bind-ro={_nspawn_path(path)}" for path in binds),
-        "systemd.unit=rehearsal.target",
-    ]
-    # The shell enters the control groups and becomes systemd-nspawn, so the process id is known from the start.
-    enter = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
-    files = [str(group / "cgroup.procs") for group in groups]
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    try:
-        return os.posix_spawn(
-            "/bin/sh",
-            ["sh", "-c", enter, "sh", *files, "--", *argv],
-            {"PATH": _SYSTEM_PATH, "LANG": "C.UTF-8", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, nothing, 0),
-                (os.POSIX_SPAWN_DUP2, output, 1),
-                (os.POSIX_SPAWN_DUP2, output, 2),
-            ],
-            setsid=True,
-        )
-    finally:
-        os.close(output)
-        os.close(nothing)
-
-
-def _nspawn_path(path: Path) -> str:
-    return str(path).replace("\\", "\\\\").replace(":", "\\:")
-
-
-def enter(init: int, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> str:
-    """Run a program inside a container (as root, not through SSH) and return what it printed."""
-    spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd"]
-    clean = ["env", "-i", f"PATH={_SYSTEM_PATH}", "HOME=/root", "LANG=C.UTF-8"]
-    return run(["nsenter", f"--target={init}", *spaces, *clean, *argv], stdin=stdin, timeout=timeout)
 
 
 # The network

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deployer.errors import HostError, UsageError
-from deployer.rehearsal import hosts, machine, sets
+from deployer.rehearsal import container, hosts, machine, sets
 from deployer.rehearsal.engine_venv import ENGINE_PYTHON
 from deployer.rehearsal.hosts import RehearsalHost
 from deployer.rehearsal.model import MODEL, SHARDS
@@ -51,8 +51,8 @@ def left_of(name: str) -> list[str]:
     return [
         *map(str, machine.mounts_below(folder)),
         *(line for line in loops.splitlines() if f"{folder}/" in line),
-        *(f"container {pid}" for pid in machine.containers_of(folder / "practice-1" / "root")),
-        *(str(path) for path in machine.group_paths(f"{name}-practice-1") if path.exists()),
+        *(f"container {pid}" for pid in container.containers_of(folder / "practice-1" / "root")),
+        *(str(path) for path in container.group_paths(f"{name}-practice-1") if path.exists()),
         *([str(folder)] if folder.exists() else []),
     ]
 
@@ -240,8 +240,8 @@ def test_down_works_after_up_was_killed(own_set: str, seconds: float) -> None:
 def test_a_host_that_stopped_boots_again_from_its_disk(own_set: str) -> None:
     host = hosts.up(own_set)[0]
     ssh(host, "echo here > /etc/kept && sync")
-    machine.kill(host.pid)
-    machine.wait_gone(machine.containers_of(host.folder / "root"))
+    container.kill(host.pid)
+    container.wait_gone(container.containers_of(host.folder / "root"))
     assert hosts.status(own_set)["hosts"][0]["running"] is False
     with pytest.raises(HostError, match="not running"):
         host.run(["true"])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from deployer.config.inventory import load_inventory
 from deployer.errors import ConfigError, PreflightRefused, UsageError
-from deployer.rehearsal import commands, hosts, machine, model, sets
+from deployer.rehearsal import commands, container, hosts, machine, model, sets
 from deployer.rehearsal.engine_venv import needed_from_machine, quoted
 from deployer.rehearsal.hosts import RehearsalHost
 from deployer.rehearsal.inventory import inventory_text
@@ -60,7 +60,7 @@ def test_mounts_below_a_folder_come_innermost_first() -> None:
 
 def test_control_groups_are_made_in_every_hierarchy() -> None:
     table = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /c/pids cgroup rw,pids 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n"
-    assert machine.group_paths("n", table) == [
+    assert container.group_paths("n", table) == [
         Path("/c/pids/deployer-rehearsal/n"),
         Path("/c/unified/deployer-rehearsal/n"),
     ]
@@ -87,19 +87,19 @@ def test_without_root_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_is_known_by_its_start() -> None:
-    mine = machine.process_started(os.getpid())
+    mine = container.process_started(os.getpid())
     assert mine is not None
     assert mine > 0
     with subprocess.Popen(["sleep", "30"]) as child:
-        later = machine.process_started(child.pid)
+        later = container.process_started(child.pid)
         assert later is not None
         assert later >= mine
         child.kill()
         deadline = time.monotonic() + 5
-        while machine.process_started(child.pid) is not None and time.monotonic() < deadline:
+        while container.process_started(child.pid) is not None and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert machine.process_started(child.pid) is None, "a zombie is no process"
-    assert machine.containers_of(Path("/nowhere")) == []
+        assert container.process_started(child.pid) is None, "a zombie is no process"
+    assert container.containers_of(Path("/nowhere")) == []
 
 
 # The writable layer
