@@ -38,7 +38,7 @@ _SECONDARY = re.compile(
 _EMPTY_EXCEPTIONS = ("EOFError", "BrokenPipeError", "ConnectionResetError", "KeyboardInterrupt", "SystemExit")
 _FATAL = (
     r"hit an exception: Traceback \(most recent call last\)",
-    r"\[Errno 98\] error while attempting to bind on address",
+    r"\[Errno \d+\] error while attempting to bind on address",
     r"^torch\.(?:cuda\.)?OutOfMemoryError: ",
     r"^(?:\w+\.)*\w*(?:Exception|Error): Capture [\w ]{0,30}graph failed: ",
     r"^[\w .-]{1,40}: error: (?:argument [^ ]|unrecognized arguments|ambiguous option|the following arguments are)",
@@ -138,15 +138,18 @@ def fatal_patterns() -> list[str]:
 
 
 def tracebacks(lines: Sequence[str]) -> list[Chain]:
-    """Every traceback in the log, in order, chained ones as one."""
+    """Every traceback in the log, in order, chained ones as one; and what native code said as it gave up."""
     chains: list[Chain] = []
     index = 0
     while index < len(lines):
         if _HEAD in lines[index]:
             chain, index = _chain(lines, index)
             chains.append(chain)
-        else:
-            index += 1
+            continue
+        if lines[index].lstrip().startswith("what():"):
+            said = lines[index].strip().removeprefix("what():").strip()
+            chains.append(Chain("\n".join(lines[max(0, index - 1) : index + 3]), (said,), "", fatal=True))
+        index += 1
     return chains
 
 
@@ -163,6 +166,7 @@ def classify(
     reached = _reached(lines)
     chains = tracebacks(lines)
     primary = [chain for chain in chains if chain.fatal and not chain.secondary]
+    primary = [chain for chain in primary if chain.errors] or primary  # those cut short come last
     plain = [line for line in lines if not _NOISE.search(line) and not _CONSEQUENCE.search(line)]
 
     found = _by_line(plain, "line", reached) or _by_chain(primary, reached)
@@ -312,7 +316,9 @@ def _one(lines: Sequence[str], index: int) -> tuple[str, str, int]:
             frame = lines[index].strip()
         index += 1
     message: list[str] = []
-    while index < len(lines) and lines[index].strip() and not _RECORD.match(lines[index]):
+    while (
+        index < len(lines) and lines[index].strip() and not _RECORD.match(lines[index]) and len(message) < 12
+    ):
         if _HEAD in lines[index]:
             break
         message.append(lines[index].strip())

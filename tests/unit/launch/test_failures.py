@@ -99,6 +99,78 @@ def test_first_rank_is_the_cause_and_lost_peers_are_not() -> None:
     assert classify(lines).signature == "cuda_oom"
 
 
+@pytest.mark.parametrize(
+    ("error", "signature"),
+    [
+        (
+            "ImportError: libnuma.so.1: cannot open shared object file: No such file or directory",
+            "shared_library_missing",
+        ),
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 12040).",
+            "driver_too_old",
+        ),
+        ("RuntimeError: No CUDA GPUs are available", "no_gpu"),
+        ("torch.AcceleratorError: CUDA error: invalid device ordinal", "gpu_index"),
+        ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "gpu_fault"),
+        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "not_enough_mem"),
+        (
+            "ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.",
+            "mem_unbalanced",
+        ),
+        (
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "no_kernel_image",
+        ),
+        (
+            "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 108544, "
+            "Hardware limit: 101376",
+            "triton_smem",
+        ),
+        (
+            "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist",
+            "jit_no_nvcc",
+        ),
+        ("ValueError: Pipeline Parallel is not compatible with this model.", "pp_unsupported_model"),
+        ("AssertionError: 64 is not divisible by 7", "shards_do_not_divide"),
+        ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("PermissionError: [Errno 13] Permission denied: '/models/x/config.json'", "permission"),
+        ("RuntimeError: [Errno 24] Too many open files", "too_many_files"),
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+            "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "dist_port_busy",
+        ),
+        ("Exception: Capture cuda graph failed: CUDA error: unspecified", "capture_failed"),
+    ],
+)
+def test_known_messages(error: str, signature: str) -> None:
+    assert classify(trace(error)).signature == signature
+
+
+def test_native_code_that_gives_up_says_why() -> None:
+    lines = [
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        "  what():  CUDA error: invalid device ordinal",
+        "Fatal Python error: Aborted",
+    ]
+    assert classify(lines).signature == "gpu_index"
+
+
+def test_systemd_says_out_of_memory() -> None:
+    lines = ["sglang-kimi.service: A process of this unit has been killed by the OOM killer."]
+    assert classify(lines).signature == "host_oom"
+
+
+def test_interleaved_tracebacks_of_two_ranks() -> None:
+    first, second = (
+        trace("torch.OutOfMemoryError: CUDA out of memory.", "TP0"),
+        trace("torch.OutOfMemoryError: x", "TP1"),
+    )
+    mixed = [line for pair in zip(first, second, strict=True) for line in pair]
+    assert classify(mixed).signature == "cuda_oom"
+
+
 def test_chained_capture_failure_names_capture() -> None:
     lines = [
         "[2026-01-01 00:00:00 TP0] Capture cuda graph begin. avail mem=1.00 GB",
