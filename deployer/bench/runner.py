@@ -97,11 +97,10 @@ def run_benchmark(
         raise ConfigError(f"bench.place is {wanted!r}, but it is one of auto, host, operator")
     if api_key is None and service.api_key is not None:
         api_key = service.api_key.resolve()
-    where = _place(host, service, wanted, tell)
-    if where == "host":
-        values["base_url"] = base_url or local_url(service)
-    else:
-        values["base_url"] = base_url or operator_url(service)
+    has_httpx = wanted != "operator" and engine_has_httpx(host, service)
+    where, values["base_url"], note = choose_place(service, wanted, has_httpx=has_httpx, base_url=base_url)
+    if note:
+        tell({"event": "note", "text": note})
     values["model"] = service.served_model_name or service.model
     try:
         checked = Spec.from_json(values)
@@ -144,21 +143,29 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 
-def _place(host: Host, service: Service, wanted: str, tell: OnEvent) -> str:
-    """Where to run: ``host`` or ``operator``."""
-    if wanted == "operator":
-        return wanted
-    seen = host.call("observe", {"services": [], "engine": {"python": service.engine.python}, "gpus": False})
-    if (seen.get("engine") or {}).get("httpx"):
-        return "host"
-    lacking = f"{service.engine.python} on {host.name} has no httpx"
-    if wanted == "host":
+def engine_has_httpx(host: Host, service: Service) -> bool:
+    """Whether the engine's environment on the host can run the load client."""
+    asked = {"services": [], "engine": {"python": service.engine.python}, "gpus": False}
+    return bool((host.call("observe", asked).get("engine") or {}).get("httpx"))
+
+
+def choose_place(
+    service: Service, wanted: str, *, has_httpx: bool, base_url: str | None = None
+) -> tuple[str, str, str | None]:
+    """Where the load comes from (``host`` or ``operator``), the address it goes to, and a note where that needs one.
+
+    ConfigError where ``wanted`` cannot be; pure, so that a preflight can ask before anything is started.
+    """
+    lacking = f"{service.engine.python} on the host has no httpx"
+    if wanted == "host" and not has_httpx:
         raise ConfigError(
-            f"the benchmark is to run on the host, but {lacking}",
+            f"the benchmark of service {service.name} is to run on the host, but {lacking}",
             remedy='install httpx there, or set bench.place = "operator"',
         )
-    tell({"event": "note", "text": f"{lacking}: the load comes from here, so the network is in the figures"})
-    return "operator"
+    if wanted != "operator" and has_httpx:
+        return "host", base_url or local_url(service), None
+    note = None if wanted == "operator" else f"{lacking}: the load comes from here, over the network"
+    return "operator", base_url or operator_url(service), note
 
 
 def _on_host(

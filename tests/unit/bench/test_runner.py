@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -69,8 +70,10 @@ class ChildStream:
             env={"PATH": os.environ["PATH"], **args["env"]},
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(args["stdin"])
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # a program that does not read it
+            self._process.stdin.write(args["stdin"])
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def next(self, timeout: float | None = None) -> dict[str, Any] | None:
         assert self._process.stdout is not None
@@ -217,6 +220,24 @@ def test_the_host_is_asked_for_and_cannot(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no httpx") as caught:
         run_benchmark(FakeHost(tmp_path, has_httpx=False), Service(), {**SMALL, "place": "host"})
     assert "operator" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has_httpx", "place", "noted"),
+    [
+        ("auto", True, "host", False),
+        ("auto", False, "operator", True),
+        ("host", True, "host", False),
+        ("operator", True, "operator", False),
+        ("operator", False, "operator", False),
+    ],
+)
+def test_the_choice_of_place(wanted: str, has_httpx: bool, place: str, noted: bool) -> None:
+    service = Service(port=7, advertised="http://a")
+    chosen, url, note = runner.choose_place(service, wanted, has_httpx=has_httpx)
+    assert (chosen, url) == (place, "http://127.0.0.1:7" if place == "host" else "http://a")
+    assert (note is not None) == noted
+    assert runner.choose_place(service, wanted, has_httpx=has_httpx, base_url="http://b")[1] == "http://b"
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.0.0.9", "::1", "localhost", "0.0.0.0", "::"])
