@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import socket
+from functools import lru_cache
 from typing import Any, Dict, List, Optional, Tuple
 
 from .base import Json, execute, read_text
 
 
+def hierarchies(pid: Any) -> Dict[str, str]:
+    """The process's control group in each hierarchy; the v2 one has an empty name."""
+    lines = (read_text(f"/proc/{pid}/cgroup") or "").splitlines()
+    return {name: path for _, name, path in (line.split(":", 2) for line in lines)}
+
+
+@lru_cache(maxsize=1)
+def systemd_hierarchy() -> Tuple[str, str]:
+    """The hierarchy systemd keeps its units in, and the path of its tree there: known by its own ``init.scope``."""
+    for name, path in hierarchies(1).items():
+        if path.endswith("/init.scope") and name in ("", "name=systemd"):
+            return name, path[: -len("/init.scope")]
+    return ("name=systemd" if "name=systemd" in hierarchies(1) else ""), ""
+
+
 def cgroup_of(pid: Any) -> str:
-    """The process's place in systemd's tree: the v1 ``name=systemd`` hierarchy where there is one, else v2."""
-    found = ""
-    for line in (read_text("/proc/%s/cgroup" % pid) or "").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if controllers == "name=systemd":
-            return path
-        if number == "0":
-            found = path
-    return found
+    """The process's place in systemd's tree; empty when it is gone."""
+    name, root = systemd_hierarchy()
+    path = hierarchies(pid).get(name, "")
+    return path[len(root) :] if path.startswith(root + "/") else path
 
 
 def unit_of(cgroup: str) -> Optional[str]:
-    root = re.sub(r"/init\.scope$", "", cgroup_of(1)).rstrip("/")
-    path = cgroup[len(root) :] if cgroup.startswith(root + "/") else cgroup
-    return next((part for part in path.split("/") if part.endswith((".service", ".scope"))), None)
+    return next((part for part in cgroup.split("/") if part.endswith((".service", ".scope"))), None)
 
 
 def all_pids() -> List[int]:
@@ -36,7 +44,7 @@ def all_pids() -> List[int]:
 
 def unit_pids(unit: str) -> List[int]:
     """Every live process in the unit's control group (zombies hold nothing and do not count)."""
-    pids = [pid for pid in all_pids() if unit in cgroup_of(pid) and unit_of(cgroup_of(pid)) == unit]
+    pids = [pid for pid in all_pids() if unit_of(cgroup_of(pid)) == unit]
     return [pid for pid in pids if process_stat(pid)[:1] not in ([], ["Z"])]
 
 
