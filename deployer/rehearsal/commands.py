@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,15 +15,33 @@ import click
 from deployer.errors import UsageError
 from deployer.rehearsal import hosts, machine
 from deployer.rehearsal.engine_venv import DEFAULT_VERSION, VERSIONS
-from deployer.rehearsal.sets import DEFAULT_SET
+from deployer.rehearsal.sets import DEFAULT_FOLDER, DEFAULT_SET
+from deployer.resources import shipped
+
+
+def shipped_inventory() -> str:
+    """The inventory of the default set, as short as it can be said from here."""
+    path = shipped("inventories") / "rehearsal.toml"
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
 
 RERUN_HINT = (
-    "The practice host is still up: try `deployer -i inventories/rehearsal.toml status`; "
+    f"The practice host is still up: try `deployer -i {shipped_inventory()} status`; "
     "`deployer rehearse down` removes it."
 )
 
+
+def _asked_for_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    """--json may stand before the command's name too; the root command keeps it in its flags."""
+    return value or bool(getattr(context.find_root().obj, "flags", {}).get("json"))
+
+
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+    "--json",
+    "as_json",
+    is_flag=True,
+    callback=_asked_for_json,
+    help="One JSON document on stdout, nothing else.",
 )
 set_option = click.option(
     "--name", "set_name", default=DEFAULT_SET, show_default=True, help="Which set of practice hosts."
@@ -94,10 +113,8 @@ def up(count: int, version: str, pairs: tuple[str, ...], set_name: str, as_json:
     if as_json:
         print_json(hosts.status(set_name))
         return
-    inventory = (
-        "inventories/rehearsal.toml" if set_name == DEFAULT_SET and count == 1 else booted[0].inventory
-    )
-    click.echo(f"inventory  {inventory}")
+    usual = len(booted) == 1 and booted[0].folder.parent == DEFAULT_FOLDER / DEFAULT_SET
+    click.echo(f"inventory  {shipped_inventory() if usual else booted[0].inventory}")
     click.echo(f"ssh        ssh -F {booted[0].ssh_config} {booted[0].name}")
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -199,6 +200,18 @@ def test_impossible_wishes_are_refused(root: Path) -> None:
         hosts.up("a", 10)
 
 
+def test_the_key_belongs_to_who_called_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Path, int, int]] = []
+    monkeypatch.setattr(os, "chown", lambda path, user, group: given.append((path, user, group)))
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    sets.give_to_operator(tmp_path)
+    assert given == []
+    monkeypatch.setenv("SUDO_UID", "1000")
+    monkeypatch.setenv("SUDO_GID", "1001")
+    sets.give_to_operator(tmp_path)
+    assert given == [(tmp_path, 1000, 1001)]
+
+
 # What others read
 
 
@@ -287,6 +300,10 @@ def test_commands_without_a_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     shown = runner.invoke(commands.rehearse, ["status", "--name", "none", "--json"])
     assert json.loads(shown.output)["hosts"] == []
     assert "no set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
+    root_flags = SimpleNamespace(flags={"json": True})
+    assert (
+        runner.invoke(commands.rehearse, ["status", "--name", "none"], obj=root_flags).output == shown.output
+    )
     gone = runner.invoke(commands.rehearse, ["down", "--name", "none", "--json"])
     assert json.loads(gone.output) == {"set": "none", "removed": False}
     failed = runner.invoke(commands.rehearse, ["fault", "slow", "--name", "none"])
