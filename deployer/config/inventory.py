@@ -202,6 +202,8 @@ def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
         for kind in ("hosts", "services")
         if kind not in data or data[kind] == {}
     ]
+    if "name" in tables["defaults"]:
+        problems.append(Problem(("defaults", "name"), "unknown key; a name is in its table's head"))
     context = {"folder": source.absolute().parent}
     hosts, services, merged = {}, {}, {}
     for name, raw in _named(tables["hosts"], "hosts", problems):
@@ -241,7 +243,7 @@ def _named(table: dict[str, Any], kind: str, problems: list[Problem]) -> Iterato
         elif not isinstance(raw, dict):
             problems.append(Problem((kind, name), f"found {shown(raw)}, allowed is a table [{kind}.NAME]"))
         elif "name" in raw:
-            problems.append(Problem((kind, name, "name"), "unknown key; the name is in the table's head"))
+            problems.append(Problem((kind, name, "name"), "unknown key; a name is in its table's head"))
         else:
             yield name, raw
 

@@ -225,6 +225,9 @@ _EXPECTED = {
 
 def _problem(item: Mapping[str, Any], model: type[BaseModel], at: KeyPath) -> Problem:
     place = _place(item["loc"])
+    if item["type"] == "extra_forbidden":
+        # The last part is a key as it was written, which may look like a tag.
+        place = (*_place(item["loc"][:-1]), item["loc"][-1])
     path = at + place
     kind, context, found = item["type"], item.get("ctx", {}), shown(item["input"], path)
     if kind == "extra_forbidden":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, ValidationError
 
 from deployer.config.bench import BenchConfig, Gate, PartialBench
 from deployer.config.fields import NAME, Text, check_environment
@@ -28,6 +28,11 @@ from deployer.resources import shipped
 Size = Annotated[int, Field(ge=1, le=1024)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
+#: A number, or "auto".
+MicroBatch = Annotated[
+    Annotated[Count, Tag("<number>")] | Annotated[Literal["auto"], Tag("<word>")],
+    Discriminator(lambda value: "<word>" if isinstance(value, str) else "<number>"),
+]
 
 
 class Parallelism(Model):
@@ -47,7 +52,7 @@ class Pipeline(Model):
     async_batch_depth: int | None = Field(
         None, ge=0, le=1024, description="micro-batches in flight beyond pp; loop size = pp + depth"
     )
-    max_micro_batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] | None = Field(
+    max_micro_batch_size: MicroBatch | None = Field(
         None, description='requests in a micro-batch; "auto" = max_running_requests // pp'
     )
 

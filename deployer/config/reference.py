@@ -74,8 +74,8 @@ and goes to the host in files that only their owner can read, never to a command
 _ENVIRONMENT = """
 ### Environment variables of a service
 
-Values are text, or secrets in a service. Text under a name that looks like a secret (`..._TOKEN`, `..._KEY` and the like) is
-refused. These are set by deployer: {owned}.
+Values are text, or secrets in a service. Text under a name that looks like a secret (`..._TOKEN`, `..._API_KEY` and
+the like) is refused. These are set by deployer: {owned}.
 """
 
 _SETTINGS = """
@@ -218,17 +218,11 @@ def _bounds(metadata: list[Any]) -> str:
     high = high or next((f"below {item.lt:g}" for item in metadata if isinstance(item, Lt)), None)
     if low is None and high is None and any(isinstance(item, (MinLen, MaxLen)) for item in metadata):
         return ""
-    return " ".join(part for part in (low, high) if part)
+    return (", " if low and low.startswith("above") else " ").join(part for part in (low, high) if part)
 
 
 def _number(value: Any) -> str:
-    return (
-        f"{value:_}"
-        if isinstance(value, int) and value > 99_999
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:

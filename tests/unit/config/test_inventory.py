@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deployer.config.inventory import load_inventory
+from deployer.errors import ConfigError, UsageError
+from tests.unit.config.conftest import GOOD, Write, message
+
+
+def refused(write: Write, text: str) -> str:
+    path = write(text)
+    with pytest.raises(ConfigError) as caught:
+        load_inventory(path)
+    said = message(caught)
+    assert str(path) in said
+    return said
+
+
+def test_defaults_of_a_small_inventory(write: Write) -> None:
+    inventory = load_inventory(write(GOOD))
+    host, service = inventory.host("box"), inventory.service()
+    assert (host.name, host.address, host.port, host.transport, host.host_keys) == (
+        "box",
+        "box",
+        22,
+        "ssh",
+        "strict",
+    )
+    assert (service.name, service.port, service.bind, service.gpus) == ("kimi", 30000, "127.0.0.1", None)
+    assert service.bench.levels == [8, 16, 32, 48, 64]
+    assert service.deadlines.start == 2700.0
+    assert service.deadlines.stall["load"] == 600.0
+
+
+def test_local_host_has_an_address(write: Write) -> None:
+    inventory = load_inventory(write(GOOD.replace("gpus = 8", 'transport = "local"')))
+    assert inventory.host("box").address == "localhost"
+
+
+def test_defaults_are_merged_table_by_table(write: Write) -> None:
+    text = (
+        GOOD
+        + """
+[defaults]
+port = 31000
+environment.A = "1"
+environment.B = { env = "B" }
+deadlines = { start = 10, stall = { load = 5 } }
+[services.kimi.deadlines]
+grace = 20
+[services.kimi.environment]
+B = { file = "b" }
+"""
+    )
+    service = load_inventory(write(text)).service()
+    assert service.port == 31000
+    assert (service.deadlines.start, service.deadlines.grace, service.deadlines.stall["load"]) == (10, 20, 5)
+    assert service.deadlines.stall["capture"] == 900.0
+    assert service.environment["A"] == "1"
+    assert "file" in repr(service.environment["B"])
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "words"),
+    [
+        (("gpus = 8", "gpu = 8"), "hosts.box.gpu: unknown key", ["did you mean gpus?"]),
+        (("gpus = 8", 'gpus = "8"'), "hosts.box.gpus: found", ['"8"', "whole number"]),
+        (("gpus = 8", "gpus = true"), "hosts.box.gpus: found true", ["whole number"]),
+        (("gpus = 8", 'transport = "sssh"'), "hosts.box.transport", ["did you mean ssh?", "local"]),
+        (("gpus = 8", 'host_keys = "pinned"'), "hosts.box", ["needs host_key"]),
+        (("gpus = 8", 'host_key = "SHA256:x"'), "hosts.box.host_key", ["ssh-ed25519"]),
+        (("gpus = 8", "connect_timeout = 0"), "hosts.box.connect_timeout", ["greater than 0"]),
+        (("gpus = 8", "connect_timeout = inf"), "hosts.box.connect_timeout", ["finite"]),
+        (('host = "box"', 'host = "bocks"'), "services.kimi.host", ['no host "bocks"', "box"]),
+        (('host = "box"', 'host = ["box", "b"]'), "services.kimi.host", ["list of 2 hosts", "one host"]),
+        (('host = "box"', ""), "services.kimi.host: is missing", []),
+        (('model = "/models/kimi"', "model = 3"), "services.kimi.model", ["text in quotes"]),
+        (('host = "box"', 'host = "box"\nport = 70000'), "services.kimi.port", ["70000", "65535"]),
+        (('host = "box"', 'host = "box"\nport = "30000"'), "services.kimi.port", ['"30000"', "whole number"]),
+        (('host = "box"', 'host = "box"\ngpus = [0, 8]'), "services.kimi.gpus", ["no GPU 8", "0 to 7"]),
+        (('host = "box"', 'host = "box"\ngpus = [0, 0]'), "services.kimi.gpus", ["twice"]),
+        (('host = "box"', 'host = "box"\ngpus = ["0"]'), "services.kimi.gpus[0]", ["whole number"]),
+        (('host = "box"', 'host = "box"\nbind = "all"'), "services.kimi.bind", ["IP address"]),
+        (('host = "box"', 'host = "box"\nadvertised = "kimi:1"'), "services.kimi.advertised", ["URL"]),
+        (('host = "box"', 'host = "box"\nuser = "a b"'), "services.kimi.user", ["match"]),
+        (('host = "box"', 'host = "box"\nhome = "x"'), "services.kimi.home", ["begins with /"]),
+        (('host = "box"', 'host = "box"\ndeadlines.stall.lod = 3'), "services.kimi.deadlines.stall.lod", ["load?"]),
+        (('host = "box"', 'host = "box"\ndeadlines.stall.load = -3'), "services.kimi.deadlines.stall.load", ["more"]),
+        (('host = "box"', 'host = "box"\nbench.levels = [8, 4]'), "services.kimi.bench.levels", ["rise"]),
+        (('host = "box"', 'host = "box"\ngate."agregate_tok_s@8" = 1'), "agregate_tok_s@8", ["aggregate_tok_s@8?"]),
+        (('host = "box"', 'host = "box"\ngate.aggregate_tok_s = 1'), "gate.aggregate_tok_s", ["aggregate_tok_s@LEVEL"]),
+        (('host = "box"', 'host = "box"\ngate.single_stream_tok_s = 0'), "gate.single_stream_tok_s", ["more than 0"]),
+        (('host = "box"', 'host = "box"\nenvironment.PATH = "/x"'), "environment.PATH", ["engine.path"]),
+        (('host = "box"', 'host = "box"\nenvironment."A B" = "/x"'), 'environment."A B"', ["letters"]),
+        (('host = "box"', 'host = "box"\napi_key = {env = "A", file = "b"}'), "services.kimi.api_key", ["exactly one"]),
+        (('host = "box"', 'host = "box"\napi_key = {}'), "services.kimi.api_key", ["exactly one"]),
+        (("[services.kimi]", "[services.Kimi_K]"), "services.Kimi_K", ["lower-case"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(write: Write, change: tuple[str, str], place: str, words: list[str]) -> None:
+    assert change[0] in GOOD
+    said = refused(write, GOOD.replace(*change))
+    assert place in said
+    for word in words:
+        assert word in said
+
+
+def test_all_problems_come_at_once(write: Write) -> None:
+    text = (
+        GOOD.replace("gpus = 8", "gpu = 8")
+        + 'prt = 1\n[services.kimi.bench]\nseed = "x"\n[defaults]\nporrt = 1\n'
+    )
+    said = refused(write, text + "[oops]\na = 1\n")
+    assert "5 problems" in said
+    for place in (
+        "hosts.box.gpu",
+        "engine.prt",
+        "bench.seed",
+        "defaults.porrt: unknown key; did you mean port?",
+        "oops",
+    ):
+        assert place in said
+
+
+def test_two_services_on_one_port(write: Write) -> None:
+    second = GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen")
+    said = refused(write, GOOD + second)
+    assert "services.qwen.port: found 30000, which service kimi uses on the same host box" in said
+    other = second.replace('host = "box"', 'host = "box"\nport = 30001')
+    assert set(load_inventory(write(GOOD + other)).services) == {"kimi", "qwen"}
+
+
+def test_one_host_in_a_list_is_fine(write: Write) -> None:
+    assert load_inventory(write(GOOD.replace('"box"', '["box"]'))).service().host == "box"
+
+
+def test_a_literal_secret_is_refused_and_not_repeated(write: Write) -> None:
+    lines = (
+        'api_key = "hunter2"',
+        'environment.HF_TOKEN = "hunter2"',
+        'api_key = {env = "A", x = "hunter2"}',
+    )
+    for line in lines:
+        said = refused(write, GOOD.replace('host = "box"', f'host = "box"\n{line}'))
+        assert "hunter2" not in said
+
+
+def test_syntax_error_has_a_line(write: Write) -> None:
+    assert "line 3" in refused(write, "[hosts.a]\ngpus = 8\ngpus == 9\n")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    empty, binary = tmp_path / "empty.toml", tmp_path / "binary.toml"
+    empty.write_text("# nothing\n")
+    binary.write_bytes(b"[hosts.a]\nx = '\xff'\n")
+    for path, word in (
+        (tmp_path / "none.toml", "does not exist"),
+        (tmp_path, "is a folder"),
+        (empty, "is empty"),
+        (binary, "line 2 has the byte 0xff"),
+        (tmp_path / "a\0b", "cannot be read"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_inventory(path)
+        assert word in message(caught)
+
+
+def test_without_hosts_and_services(write: Write) -> None:
+    said = refused(write, "[defaults]\nport = 1\n")
+    assert "no hosts" in said
+    assert "no services" in said
+
+
+def test_paths_are_relative_to_the_file(write: Write, tmp_path: Path) -> None:
+    text = GOOD.replace("gpus = 8", 'identity_file = "keys/a"\nknown_hosts = "~/kh"\nssh_config = "/etc/x"')
+    host = load_inventory(write(text)).host("box")
+    assert host.identity_file == tmp_path / "keys/a"
+    assert host.known_hosts == Path(os.path.expanduser("~/kh"))
+    assert host.ssh_config == Path("/etc/x")
+
+
+def test_choosing_a_service(write: Write) -> None:
+    second = (
+        GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen").replace("host =", "port = 1\nhost =")
+    )
+    inventory = load_inventory(write(GOOD + second))
+    assert inventory.service("qwen").port == 1
+    with pytest.raises(UsageError, match="2 services"):
+        inventory.service()
+    with pytest.raises(UsageError, match="did you mean kimi"):
+        inventory.service("kimmi")
+    with pytest.raises(UsageError, match="no host nowhere"):
+        inventory.host("nowhere")

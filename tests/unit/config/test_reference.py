@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.config.profile import Profile
+from deployer.config.reference import reference
+from deployer.config.settings import Settings
+from deployer.resources import package_root
+
+
+def test_the_page_is_up_to_date() -> None:
+    """``python -m deployer.config.reference`` writes it."""
+    page = Path(package_root() / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == reference()
+
+
+def test_every_key_has_a_meaning() -> None:
+    def walk(model: type) -> None:
+        for name, field in model.model_fields.items():  # type: ignore[attr-defined]
+            if not field.exclude:
+                assert field.description, f"{model.__name__}.{name}"
+                default = field.default
+                if hasattr(type(default), "model_fields"):
+                    walk(type(default))
+
+    for model in (HostConfig, ServiceConfig, Profile, Settings):
+        walk(model)

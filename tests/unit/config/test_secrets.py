@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployer.config import secrets
+from deployer.config.secrets import Secret
+from deployer.errors import ConfigError
+from tests.unit.config.conftest import message
+
+VALUE = "hunter2"
+
+
+def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", VALUE)
+    (tmp_path / "key").write_text(VALUE + "\r\n")
+    assert Secret(env="KEY").resolve() == VALUE
+    assert Secret.model_validate({"file": "key"}, context={"folder": tmp_path}).resolve() == VALUE
+    assert Secret(command=[sys.executable, "-c", f"print('{VALUE}')"]).resolve() == VALUE
+
+
+def test_no_shell_runs_the_command() -> None:
+    assert Secret(command=["/bin/echo", "$HOME; id"]).resolve() == "$HOME; id"
+
+
+def test_only_the_newline_at_the_end_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", " a b \n\n")
+    assert Secret(env="KEY").resolve() == " a b \n"
+
+
+def test_it_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", VALUE)
+    for secret in (Secret(env="KEY"), Secret(command=["pass", VALUE]), Secret(file=Path(VALUE))):
+        shown = f"{secret!r} {secret} {secret.model_dump()} {secret.model_dump_json()} {[secret]}"
+        assert VALUE not in shown
+        assert "KEY" not in shown
+        assert json.loads(secret.model_dump_json()) == {secret.source: "***"}
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        (Secret(env="NO_SUCH_VARIABLE_HERE"), ["NO_SUCH_VARIABLE_HERE", "not set"]),
+        (Secret(file=Path("/no/such/file")), ["/no/such/file", "No such file"]),
+        (Secret(file=Path("/")), ["directory"]),
+        (Secret(command=["/no/such/program"]), ["/no/such/program", "cannot be run"]),
+        (Secret(command=[sys.executable, "-c", "print('hunter2'); raise SystemExit(3)"]), ["status 3"]),
+        (Secret(command=["/bin/true"]), ["is empty"]),
+        (Secret(command=["/bin/echo", "a\0b"]), ["cannot be run"]),
+        (Secret(command=[sys.executable, "-c", "import os; os.write(1, bytes([255]))"]), ["UTF-8"]),
+        (Secret(command=[sys.executable, "-c", "print('a' * 70000)"]), ["64 KiB"]),
+    ],
+)
+def test_a_source_that_gives_none(secret: Secret, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        secret.resolve()
+    said = message(caught)
+    assert VALUE not in said
+    for word in words:
+        assert word in said
+
+
+def test_an_empty_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "\n")
+    with pytest.raises(ConfigError, match="is empty"):
+        Secret(env="KEY").resolve()
+
+
+def test_a_command_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "COMMAND_TIMEOUT", 0.2)
+    with pytest.raises(ConfigError, match="did not end"):
+        Secret(command=["/bin/sleep", "20"]).resolve()
