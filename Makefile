@@ -29,10 +29,13 @@ test: $(STAMP) rehearsal-programs ## all tests, those on practice hosts included
 	$(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(QUIET) $(ARGS)
 
 check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
-	$(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(QUIET)
+	@status=0; \
+	for step in "ruff format --check ." "ruff check ." "mypy"; do \
+	    echo "$$step"; $(VENV)/bin/$$step || { status=1; failed="$$failed  [$$step]"; }; \
+	done; \
+	[ $$status = 0 ] || echo "failed before the tests:$$failed"; \
+	echo "pytest"; $(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(QUIET) || status=1; \
+	exit $$status
 
 status: $(STAMP) ## what is live, and is it healthy
 	@$(PYTHON_ENV) -m deployer status $(ARGS)
