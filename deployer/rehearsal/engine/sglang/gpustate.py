@@ -1,8 +1,8 @@
 """What the host's GPUs are doing, for ``nvidia-smi``: one file per engine in the state folder.
 
 ``gpu-<pid>.json``: ``{"processes": [{"gpu", "pid", "started", "mib"}], "utilization": percent, "power": watts}``.
-``started`` is the process's start in clock ticks since boot: an entry whose process is gone (or whose number was given to
-another) holds no memory any more.
+``started`` is the process's start in clock ticks since boot: an entry whose process is gone (or whose number was given
+to another) holds no memory any more.
 """
 
 from __future__ import annotations

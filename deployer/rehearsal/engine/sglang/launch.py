@@ -26,8 +26,9 @@ CONTEXT_GIB = 0.97
 class Step:
     """One thing that happens ``at`` seconds after the start.
 
-    ``text`` is a record (with ``rank``) or, if ``raw``, written as it is. ``memory`` is the GiB that the rank (None: every
-    rank) holds from now on. ``end`` ends the start: ``crash`` (a scheduler died; the server kills itself) or ``hang``.
+    ``text`` is a record (with ``rank``) or, if ``raw``, written as it is. ``memory`` is the GiB that the rank (None:
+    every rank) holds from now on. ``end`` ends the start: ``crash`` (a scheduler died; the server kills itself) or
+    ``hang``.
     """
 
     at: float
@@ -93,8 +94,8 @@ def _arguments(
 ) -> Phase:
     yield Step(
         clock.after(0.05),
-        "/opt/sglang/lib/python3/site-packages/sglang/launch_server.py:54: UserWarning: 'python -m sglang.launch_server' "
-        "is still supported, but 'sglang serve' is the recommended entrypoint.\n"
+        "/opt/sglang/lib/python3/site-packages/sglang/launch_server.py:54: UserWarning: "
+        "'python -m sglang.launch_server' is still supported, but 'sglang serve' is the recommended entrypoint.\n"
         "  Example: sglang serve --model-path <model> [options]\n  warnings.warn(\n",
         raw=True,
     )
@@ -310,8 +311,8 @@ def _capture(
             )
         else:
             text = (
-                f"Capture cuda graph end. Time elapsed: {(at - begin) * scale:.2f} s. mem usage={plan.graph_gib:.2f} GB. "
-                f"avail mem={rest:.2f} GB."
+                f"Capture cuda graph end. Time elapsed: {(at - begin) * scale:.2f} s. "
+                f"mem usage={plan.graph_gib:.2f} GB. avail mem={rest:.2f} GB."
             )
         yield Step(at, text, rank, memory=held + plan.graph_gib)
     clock.after(CAPTURE_SECONDS * 0.4)

@@ -1,7 +1,7 @@
 """The server's child processes: one scheduler a rank and a detokenizer, as SGLang has them, doing nothing.
 
-They sleep in the kernel and cost about nothing, but they are real: they show in the control group and hold "GPU memory",
-one that dies takes the server down, and they die when the server does.
+They sleep in the kernel and cost about nothing, but they are real: they show in the control group and hold "GPU
+memory", one that dies takes the server down, and they die when the server does.
 """
 
 from __future__ import annotations

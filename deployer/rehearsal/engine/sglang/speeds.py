@@ -18,7 +18,7 @@ import dataclasses
 import random
 
 WEIGHTS_MS = 25.8
-GROWTH_MS = 39.85
+GROWTH_MS = 39.25
 GROWTH_POWER = 0.427
 OVERLAP_POWER = 0.1462
 ALL_REDUCE_MS = 35.24  # at 8 ranks; (tp - 1) / 7 of it at tp ranks
@@ -84,7 +84,7 @@ class Speeds:
         """
         one = self.decode_seconds(1, cap=self.cap)
         many = self.decode_seconds(new_requests, cap=self.cap)
-        base = 0.85 * one if new_requests == 1 else 0.4 * one + 0.3 * (many - one)
+        base = 0.85 * one if new_requests == 1 else 0.25 * one + 0.3 * (many - one)
         extra = max(0, new_tokens - 256 * new_requests) * 2.0e-5 * self.factor()
         return base + extra
 
