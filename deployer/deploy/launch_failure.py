@@ -84,7 +84,7 @@ def _words(
     if proof == "not-ours":
         return (
             "port_not_ours",
-            f"port {port} is answered by a process that does not belong to the unit",
+            f"port {port} is answered by {_stranger(detail)}, which does not belong to the unit",
             f"find it (`ss -ltnp 'sport = :{port}'`) and stop it, or choose another port",
         )
     if proof == "deadline":
@@ -108,6 +108,12 @@ def _words(
     if proof == "vanished":
         return ("vanished", f"the unit is gone: {_where(state)}", "see systemd's journal for who removed it")
     return None
+
+
+def _stranger(detail: dict[str, Any]) -> str:
+    known = [f"{name} {detail[name]}" for name in ("pid", "unit") if detail.get(name)]
+    comm = detail.get("comm") or "a process"
+    return f"{comm} ({', '.join(known)})" if known else str(comm)
 
 
 def _where(state: LaunchState) -> str:

@@ -240,7 +240,8 @@ class _Wait:
                 return self._failed("not-ours", {"port": self.port, "state": self._health})
             return None
         self._strangers = 0
-        self._log.reached("warm-up", t)
+        for phase in ("http-up", "warm-up"):
+            self._log.reached(phase, t)
         if self._health == "200":
             self._log.reached("ready", t)
             self._moved = self.clock()

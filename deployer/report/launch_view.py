@@ -124,8 +124,8 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people read them, in GiB."""
-    return f"{count / 2**30:.1f} GiB"
+    """Bytes as people read them, in MiB or GiB."""
+    return f"{count / 2**30:.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:.0f} MiB"
 
 
 def _facts(update: WaitUpdate) -> str:

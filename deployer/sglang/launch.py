@@ -358,7 +358,8 @@ class LaunchLog:
             slow = min(counts, key=_Rank.position)
             size = f" (batch size {slow.batch_size})" if slow.batch_size else ""
             return f"captures {slow.captures}{size}{_named([slow])}"
-        return {"http-up": "the HTTP port", "warm-up": "the server's own first request"}.get(state, "")
+        later = {"http-up": "the HTTP port", "warm-up": "the server's own first request"}
+        return later.get(state, "a generation of our own")
 
 
 def _named(ranks: list[_Rank]) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -181,6 +182,28 @@ def test_a_stranger_on_the_port_is_never_taken_for_ready() -> None:
     assert host.now < 5.0
     assert found.signature == "port_not_ours"
     assert not host.requests
+
+
+def test_a_stranger_is_named() -> None:
+    host = ScriptedHost(
+        [unit(0.0), failed(1.0, "not-ours", pid=7, comm="nginx", unit="nginx.service", port=30000)]
+    )
+    assert "nginx (pid 7, unit nginx.service)" in failure_of(run(host)[0]).cause
+
+
+def test_a_generation_that_never_comes_back_is_a_stall() -> None:
+    gate = threading.Event()
+
+    def http(args: Json) -> Json:
+        gate.wait(10.0)
+        return {"status": 200, "headers": {}, "body": "{}", "seconds": 9.0}
+
+    host = ScriptedHost([unit(0.0), health(5.0, "200")], http=http)
+    result, updates = run(host, stall={"warm-up": 5.0})
+    gate.set()
+    assert (failure_of(result).proof, failure_of(result).phase) == ("stall", "ready")
+    assert "a generation of our own" in failure_of(result).cause
+    assert updates[-1].text == "a generation of our own"
 
 
 def test_the_end_of_the_stream_is_its_answer() -> None:
