@@ -43,7 +43,7 @@ _SPINNING = frozenset({"dist-init"})
 _UNIT_FIGURES = {"result": "Result", "exec_code": "ExecMainCode", "exec_status": "ExecMainStatus"}
 #: So many answers from a process that is not ours, one after the other, are no passing state.
 _STRANGERS = 4
-_LOG_LINES = 20_000
+_LOG_LINES = 10_000
 TAIL_LINES = 60
 _BYTES = 1 << 16
 _MEMORY = 1 << 24

@@ -185,9 +185,10 @@ def classify(
 
 
 def _by_line(lines: Sequence[str], where: str, reached: str) -> Failure | None:
+    messages = [_RECORD.sub("", line) for line in lines]
     for signature in (one for one in signatures() if one.where == where):
-        for number, line in enumerate(lines):
-            if signature.regex.search(_RECORD.sub("", line)):
+        for number, message in enumerate(messages):
+            if signature.regex.search(message):
                 return _failure(signature, reached, _around(lines, number, 2, 1))
     return None
 
