@@ -83,7 +83,7 @@ def boottime() -> float:
 
 def read_text(path: str) -> Optional[str]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
             return file.read()
     except OSError:
         return None

@@ -1,0 +1,218 @@
+"""What the contract tests share: three kinds of host, a small engine, and unit texts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from deployer.config.inventory import HostConfig
+from deployer.host.channel import ChannelHost
+from deployer.host.client import HostClient
+from deployer.host.fake import Engine, FakeHost, FakeWorld
+from deployer.host.local import LocalHost
+from deployer.host.protocol import Stream
+from deployer.host.ssh import SSHHost
+from deployer.host.state import Converged, LeaseGrant, Started
+from deployer.rehearsal.host import RehearsalHost
+
+SERVICE = "kimi"
+UNIT = f"sglang-{SERVICE}.service"
+ENGINE = "/var/lib/test-engine.py"
+PORT = 31000
+
+# Binds late, answers /health, dies or floods when told: what the real engine does, in a few lines.
+ENGINE_SOURCE = """\
+import argparse, http.server, os, signal, subprocess, sys, threading, time
+p = argparse.ArgumentParser()
+p.add_argument("--address", default="127.0.0.1"); p.add_argument("--port", type=int, default=0)
+p.add_argument("--delay", type=float, default=0.1); p.add_argument("--say", default="")
+p.add_argument("--crash", type=float); p.add_argument("--ignore-term", action="store_true")
+p.add_argument("--child", action="store_true"); p.add_argument("--running", type=int)
+p.add_argument("--flood", type=int, default=0)
+a = p.parse_args()
+if a.ignore_term: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if a.child: subprocess.Popen([sys.executable, "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"])
+print("hello from the engine", flush=True)
+sys.stdout.write("\\rloading 10%\\rloading 100%\\n"); sys.stdout.flush()
+for n in range(a.flood): print("flood", n)
+if a.say: print(a.say, flush=True)
+if a.crash is not None:
+    threading.Timer(a.crash, lambda: os._exit(7)).start()
+time.sleep(a.delay)
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b"ok"
+        if self.path == "/v1/loads" and a.running is not None:
+            body = b'{"loads": [{"num_running_reqs": %d, "num_waiting_reqs": 1}]}' % a.running
+        code = 200 if self.path == "/health" or (self.path == "/v1/loads" and a.running is not None) else 404
+        self.send_response(code); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *x): pass
+if a.port: http.server.ThreadingHTTPServer((a.address, a.port), H).serve_forever()
+time.sleep(10000)
+"""
+
+
+@dataclass
+class Place:
+    """One kind of host, to which any number of connections can be made."""
+
+    kind: str
+    address: str
+    open: Callable[[], Any]
+    world: FakeWorld | None = None
+    rehearsal: RehearsalHost | None = None
+    clients: list[HostClient] = field(default_factory=list)
+
+    def connect(self) -> HostClient:
+        client = HostClient(self.open())
+        self.clients.append(client)
+        return client
+
+    def operator(self, ttl: float = 30.0, command: str = "apply") -> HostClient:
+        """A connection that holds the lease."""
+        client = self.connect()
+        acquire(client, ttl=ttl, command=command)
+        return client
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+
+    def script(self, release: str, **behaviour: Any) -> None:
+        """Tell the fake what the engine's arguments tell the real one."""
+        if self.world is not None:
+            self.world.engines[release] = Engine(**behaviour)
+
+    @property
+    def port(self) -> int:
+        return PORT
+
+
+def acquire(client: HostClient, *, ttl: float = 30.0, command: str = "apply", **more: Any) -> LeaseGrant:
+    owner = {"user": "ann", "host": "desk", "pid": 1, "command": command}
+    return client.lease_acquire(owner=owner, service=SERVICE, reason="test", ttl=ttl, **more)
+
+
+def make_place(kind: str, host: RehearsalHost | None) -> Place:
+    if kind == "fake":
+        world = FakeWorld()
+        return Place(kind, "127.0.0.1", lambda: FakeHost(world), world=world)
+    assert host is not None
+    host.run(["tee", ENGINE], stdin=ENGINE_SOURCE)
+
+    def local() -> ChannelHost:
+        prefix = ["nsenter", "-t", str(host.pid), "-a", "--"]
+        return LocalHost("local", python="/usr/bin/python3", prefix=prefix)
+
+    def ssh() -> ChannelHost:
+        return SSHHost(HostConfig(**host.host_config))
+
+    return Place(kind, host.address, local if kind == "local" else ssh, rehearsal=host)
+
+
+def unit_text(release: str, place: Place, *engine: str, candidate: bool = True, extra: str = "") -> str:
+    """A unit that runs the small engine."""
+    words = ["--address", place.address, "--port", str(PORT), *engine]
+    command = " ".join(f'"{word}"' for word in words)
+    return f"""\
+[Unit]
+Description=test engine
+
+[Service]
+Type=exec
+ExecStart=:/usr/bin/python3 {ENGINE} {command}
+Environment=DEPLOYER_RELEASE={release}
+Restart={"no" if candidate else "on-failure"}
+RestartSec=2
+TimeoutStopSec=60
+LogRateLimitIntervalSec=1ms
+LogRateLimitBurst=1000000
+{extra}
+[X-Deployer]
+Release={release}
+"""
+
+
+def stage(client: HostClient, release: str, **files: str) -> str:
+    manifest = {"release": release, "number": int(release[:4]), "service": SERVICE, "state": "staged"}
+    texts = {"unit": "the unit", **files}
+    return client.stage(SERVICE, release, {k: {"text": v, "mode": 0o644} for k, v in texts.items()}, manifest)
+
+
+def begin(client: HostClient, before: str | None, to: str, **more: Any) -> None:
+    transition = {
+        "from": before,
+        "to": to,
+        "profile": "p",
+        "step": "stop",
+        "grace": 60.0,
+        "port": PORT,
+        "stop_timeout": 10.0,
+        "gpus": None,
+        **more,
+    }
+    client.transition_begin(SERVICE, transition)
+
+
+def finish(stream: Stream, timeout: float = 60.0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """All events of a stream, and its answer."""
+    events: list[dict[str, Any]] = []
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            event = stream.next(0.5)
+        except StopIteration:
+            return events, stream.result
+        if event is not None:
+            events.append(event)
+    raise AssertionError(f"the stream did not end in {timeout} s; last events: {events[-3:]}")
+
+
+def stop(client: HostClient, **more: Any) -> dict[str, Any]:
+    args = {"service": SERVICE, "port": PORT, "drain": 0.0, "stop_timeout": 10.0, **more}
+    return finish(client.unit_stop(**args))[1]
+
+
+def converge(client: HostClient, **more: Any) -> Converged:
+    args = {
+        "service": SERVICE,
+        "port": PORT,
+        "drain": 0,
+        "stop_timeout": 10,
+        "ready_timeout": 20,
+        "start": True,
+        **more,
+    }
+    return Converged.from_json(finish(client.converge(**args))[1])
+
+
+def observe(client: HostClient) -> Any:
+    return client.observe({SERVICE: PORT}).services[SERVICE]
+
+
+def go_live(
+    place: Place, client: HostClient, release: str, *engine: str, before: str | None = None
+) -> Started:
+    """Deploy a release for real: stage, transition, start, promote, converge."""
+    stage(client, release)
+    begin(client, before, release)
+    stop(client)
+    started = client.unit_start(SERVICE, release, unit_text(release, place, *engine))
+    text = unit_text(release, place, *engine, candidate=False)
+    client.promote(SERVICE, release, text, expect_live=before, expect_invocation=started.invocation_id)
+    answer = converge(client)
+    assert answer.serving, answer
+    return started
+
+
+def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """Wait for something to become true; returns it."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not happen within {seconds} s"
+        time.sleep(0.05)
+    return value

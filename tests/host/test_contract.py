@@ -1,0 +1,456 @@
+"""One contract, three hosts: SSH and a local child process on a real systemd, and the fake."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deployer.errors import AgentError, ChannelLost, LeaseHeld, LeaseLost, WorldMoved
+from deployer.host.client import Heartbeat
+from deployer.host.state import Lease
+from tests.host.host_contract import (
+    PORT,
+    SERVICE,
+    Place,
+    acquire,
+    begin,
+    converge,
+    finish,
+    go_live,
+    make_place,
+    observe,
+    stage,
+    stop,
+    unit_text,
+    until,
+)
+
+
+@pytest.fixture(params=["ssh", "local", "fake"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    host = None if request.param == "fake" else request.getfixturevalue("fresh_host")
+    made = make_place(request.param, host)
+    yield made
+    made.close()
+
+
+def lease_of(place: Place) -> Lease:
+    lease: Lease | None = place.connect().observe({SERVICE: PORT}).lease
+    assert lease is not None
+    return lease
+
+
+# --- the channel ------------------------------------------------------------------------------------------------
+
+
+def test_hello_says_who_answers(place: Place) -> None:
+    hello = place.connect().hello()
+    assert (hello.schema, hello.uid) == (1, 0)
+    assert hello.boot_id
+    assert hello.systemd is not None
+    assert hello.systemd >= 245
+
+
+def test_an_unknown_operation_is_an_error_and_the_channel_goes_on(place: Place) -> None:
+    client = place.connect()
+    with pytest.raises(AgentError) as caught:
+        client.call("no-such-thing")
+    assert caught.value.code == "unknown-op"
+    assert client.hello().uid == 0
+
+
+def test_a_closed_connection_says_so(place: Place) -> None:
+    client = place.connect()
+    client.close()
+    with pytest.raises(ChannelLost):
+        client.call("hello")
+
+
+def test_a_stream_has_no_result_before_its_end_and_can_be_cancelled(place: Place) -> None:
+    client = place.connect()
+    with client.journal(service=SERVICE, follow=True, lines=0) as stream:
+        assert stream.next(0.1) is None
+        with pytest.raises(RuntimeError):
+            _ = stream.result
+        stream.cancel()
+        with pytest.raises(StopIteration):
+            stream.next(0.1)
+    assert client.hello().uid == 0
+
+
+# --- the lease --------------------------------------------------------------------------------------------------
+
+
+def test_the_lease_excludes_others_and_names_its_holder(place: Place) -> None:
+    place.operator()
+    with pytest.raises(LeaseHeld) as caught:
+        acquire(place.connect())
+    assert "ann@desk" in caught.value.message
+    assert "for another" in caught.value.message
+    assert caught.value.detail["lease"]["owner"]["command"] == "apply"
+    assert "token" not in caught.value.detail["lease"]
+
+
+def test_farewell_gives_the_lease_back(place: Place) -> None:
+    place.operator().close()
+    lease = lease_of(place)
+    assert (lease.state, lease.valid) == ("released", False)
+    acquire(place.connect())
+
+
+def test_an_end_without_farewell_abandons_the_lease_at_once(place: Place) -> None:
+    place.operator(ttl=300.0).close(bye=False)
+    lease = until(lambda: found if (found := lease_of(place)).state == "abandoned" else None)
+    assert not lease.valid
+    assert lease.expires_in <= 0
+    acquire(place.connect())
+
+
+def test_each_acquisition_raises_the_generation(place: Place) -> None:
+    first = acquire(place.connect(), ttl=0.05)
+    time.sleep(0.1)
+    second = acquire(place.connect())
+    assert second.generation == first.generation + 1
+
+
+def test_waiting_for_a_lease(place: Place) -> None:
+    place.operator(ttl=1.0)
+    begun = time.monotonic()
+    acquire(place.connect(), wait=10.0)
+    assert 0.5 < time.monotonic() - begun < 5.0
+
+
+def test_a_late_heartbeat_revives_a_lease_that_nobody_took(place: Place) -> None:
+    client = place.operator(ttl=0.3)
+    time.sleep(0.5)
+    with pytest.raises(LeaseLost):
+        stage(client, "0001-a")
+    assert client.lease_renew() == pytest.approx(0.3)
+    stage(client, "0001-a")
+
+
+def test_an_operator_who_wakes_up_late_can_change_nothing(place: Place) -> None:
+    sleeper = place.operator(ttl=0.3, command="sleeper")
+    stage(sleeper, "0001-a")
+    time.sleep(0.5)
+    place.operator(command="other")
+    for change in (
+        sleeper.lease_renew,
+        lambda: stage(sleeper, "0002-b"),
+        lambda: sleeper.release_update(SERVICE, "0001-a", patch={"state": "live"}),
+        lambda: begin(sleeper, None, "0001-a"),
+        lambda: sleeper.transition_end(SERVICE),
+        lambda: sleeper.unit_start(SERVICE, "0001-a", "[X-Deployer]\nRelease=0001-a\n"),
+        lambda: sleeper.promote(
+            SERVICE, "0001-a", "[X-Deployer]\nRelease=0001-a\n", expect_live=None, expect_invocation=""
+        ),
+        lambda: converge(sleeper),
+        lambda: stop(sleeper),
+        lambda: sleeper.prune(SERVICE, 0),
+        lambda: sleeper.probe(SERVICE, "[Service]\nExecStart=/bin/true\n"),
+    ):
+        with pytest.raises(LeaseLost):
+            change()
+    state = observe(sleeper)
+    assert [item["release"] for item in state.releases] == ["0001-a"]
+    assert state.releases[0]["state"] == "staged"
+    assert state.transition is None
+
+
+def test_a_lost_connection_takes_its_lease_back(place: Place) -> None:
+    client = place.connect()
+    grant = acquire(client, ttl=300.0)
+    again = place.connect()
+    renewed = acquire(again, reclaim=grant)  # the host has not noticed yet that the first one is gone
+    assert renewed.generation > grant.generation
+    with pytest.raises(LeaseLost):
+        stage(client, "0001-a")
+    stage(again, "0001-a")
+
+
+def test_a_lease_that_others_took_cannot_be_reclaimed(place: Place) -> None:
+    client = place.connect()
+    grant = acquire(client)
+    client.close()
+    acquire(place.connect())
+    with pytest.raises(LeaseLost):
+        acquire(place.connect(), reclaim=grant)
+
+
+def test_the_heartbeat_keeps_a_lease_alive_and_notices_its_loss(place: Place) -> None:
+    client = place.operator(ttl=0.9)
+    with Heartbeat(client, 0.9) as heartbeat:
+        time.sleep(1.6)
+        assert lease_of(place).valid
+        heartbeat.check()
+        client.lease_release()
+        until(lambda: heartbeat.lost, 5.0)
+        with pytest.raises(LeaseLost):
+            heartbeat.check()
+
+
+def test_the_heartbeat_notices_a_broken_connection(place: Place) -> None:
+    client = place.operator(ttl=0.9)
+    with Heartbeat(client, 0.9) as heartbeat:
+        client.host.close(bye=False)
+        assert isinstance(until(lambda: heartbeat.lost, 5.0), ChannelLost)
+
+
+# --- releases ---------------------------------------------------------------------------------------------------
+
+
+def test_a_release_is_staged_read_and_changed(place: Place) -> None:
+    client = place.operator()
+    path = stage(client, "0001-a", **{"config.yaml": "k: ü\r\n"})
+    assert path.endswith("0001-a")
+    read = client.release_read(SERVICE, "0001-a", ["config.yaml", "unit", "bench.json"])
+    assert read.manifest["state"] == "staged"
+    assert read.files == {"config.yaml": "k: ü\r\n", "unit": "the unit", "bench.json": None}
+    manifest = client.release_update(
+        SERVICE,
+        "0001-a",
+        patch={"state": "candidate", "timeline": [1]},
+        files={"bench.json": "{}"},
+        append={"events.jsonl": "one\n"},
+    )
+    client.release_update(SERVICE, "0001-a", append={"events.jsonl": "two\n"})
+    assert (manifest["state"], manifest["timeline"], manifest["number"]) == ("candidate", [1], 1)
+    read = client.release_read(SERVICE, "0001-a", ["bench.json", "events.jsonl"])
+    assert read.files == {"bench.json": "{}", "events.jsonl": "one\ntwo\n"}
+
+
+def test_a_release_is_never_staged_twice(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    with pytest.raises(AgentError) as caught:
+        stage(client, "0001-a")
+    assert caught.value.code == "exists"
+
+
+def test_changing_needs_a_lease(place: Place) -> None:
+    with pytest.raises(LeaseLost):
+        stage(place.connect(), "0001-a")
+
+
+def test_reading_a_release_that_does_not_exist(place: Place) -> None:
+    with pytest.raises(AgentError) as caught:
+        place.connect().release_read(SERVICE, "0009-x", [])
+    assert caught.value.code == "not-found"
+
+
+def test_prune_spares_live_last_live_and_the_transition(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    go_live(place, client, "0002-b", before="0001-a")
+    for number in range(3, 8):
+        stage(client, f"000{number}-x")
+    begin(client, "0002-b", "0004-x")
+    assert client.prune(SERVICE, 2) == ["0003-x", "0005-x"]
+    left = [item["release"] for item in observe(client).releases]
+    assert left == ["0001-a", "0002-b", "0004-x", "0006-x", "0007-x"]
+
+
+# --- transition, start, promote, converge -----------------------------------------------------------------------
+
+
+def test_a_transition_is_seen_by_others_and_ends(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a", note="kept")
+    client.transition_step(SERVICE, "switch", {"more": [1]})
+    seen = observe(place.connect()).transition
+    assert (seen.from_, seen.to, seen.step, seen.grace, seen.port) == (None, "0001-a", "switch", 60.0, PORT)
+    assert (seen.raw["note"], seen.raw["more"]) == ("kept", [1])
+    with pytest.raises(AgentError) as caught:
+        begin(client, None, "0002-b")
+    assert caught.value.code == "exists"
+    client.transition_end(SERVICE)
+    client.transition_end(SERVICE)
+    assert observe(client).transition is None
+    with pytest.raises(AgentError) as caught:
+        client.transition_step(SERVICE, "wait")
+    assert caught.value.code == "no-transition"
+
+
+def test_a_whole_deployment(place: Place) -> None:
+    client = place.operator()
+    started = go_live(place, client, "0001-a")
+    state = observe(client)
+    assert state.live.release == "0001-a"
+    assert state.candidate is None
+    assert state.transition is None
+    assert state.running.release == "0001-a"
+    assert state.unit.invocation_id == started.invocation_id, "promotion must not restart"
+    assert state.enabled
+    assert state.recover_enabled
+    manifest = state.manifest("0001-a")
+    assert (manifest["state"], manifest["was_live"]) == ("live", True)
+    assert [item.unit for item in state.listeners if item.pid] == ["sglang-kimi.service"]
+    assert client.http("GET", "/health", port=PORT, address=place.address).status == 200
+
+    go_live(place, client, "0002-b", before="0001-a")
+    state = observe(client)
+    assert state.live.release == state.running.release == "0002-b"
+    assert state.manifest("0001-a")["state"] == "superseded"
+    assert state.manifest("0001-a")["was_live"]
+
+
+def test_converge_changes_nothing_where_all_is_well(place: Place) -> None:
+    client = place.operator()
+    started = go_live(place, client, "0001-a")
+    answer = converge(client)
+    assert (answer.started, answer.serving, answer.live) == (False, True, "0001-a")
+    assert answer.invocation_id == started.invocation_id
+    assert set(answer.actions) <= {"serving"}
+
+
+def test_converge_brings_the_live_release_back(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    stage(client, "0002-b")
+    begin(client, "0001-a", "0002-b")
+    stop(client)
+    client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    assert observe(client).candidate.release == "0002-b"
+    answer = converge(client, start=False)  # the transition knows that the old server ran
+    assert (answer.started, answer.serving, answer.live) == (True, True, "0001-a")
+    state = observe(client)
+    assert (state.candidate, state.transition) == (None, None)
+    assert state.running.release == "0001-a"
+    assert state.manifest("0002-b")["state"] == "abandoned"
+
+
+def test_converge_without_any_live_release_stops_the_candidate(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a")
+    client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+    answer = converge(client)
+    assert (answer.live, answer.started, answer.serving) == (None, False, False)
+    state = observe(client)
+    assert (state.running, state.candidate, state.transition, state.live) == (None, None, None, None)
+    assert not state.enabled
+
+
+def test_a_service_that_was_stopped_is_not_started_unasked(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    stop(client)
+    answer = converge(client, start=False)
+    assert (answer.started, answer.serving) == (False, False)
+    assert observe(client).running is None
+    assert converge(client, start=True).serving
+
+
+def test_converge_says_when_the_live_release_does_not_serve(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a", "--crash", "1.5")
+    stop(client)
+    place.script("0001-a", fails_after=0.1, ready_after=None)
+    time.sleep(0.1)
+    if place.rehearsal is not None:
+        text = unit_text("0001-a", place, "--crash", "0.1", "--delay", "9", candidate=False)
+        place.rehearsal.run(["tee", "/usr/local/lib/systemd/system/sglang-kimi.service"], stdin=text)
+        place.rehearsal.run(["systemctl", "daemon-reload"])
+    begun = time.monotonic()
+    answer = converge(client)
+    assert (answer.started, answer.serving) == (True, False)
+    assert time.monotonic() - begun < 10.0
+
+
+def test_start_needs_its_transition_and_a_stopped_unit(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    with pytest.raises(AgentError) as caught:
+        client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+    assert caught.value.code == "no-transition"
+    begin(client, None, "0001-a")
+    with pytest.raises(WorldMoved):
+        client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    with pytest.raises(AgentError) as caught:
+        client.unit_start(SERVICE, "0001-a", unit_text("0002-b", place))
+    assert caught.value.code == "bad-request"
+    assert observe(client).candidate is None
+    client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+    with pytest.raises(WorldMoved):
+        client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+
+
+def test_promotion_is_a_compare_and_set(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    stage(client, "0002-b")
+    begin(client, "0001-a", "0002-b")
+    stop(client)
+    started = client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    text = unit_text("0002-b", place, candidate=False)
+    good: dict[str, Any] = {"expect_live": "0001-a", "expect_invocation": started.invocation_id}
+    for wrong in ({"expect_live": None}, {"expect_live": "0002-b"}, {"expect_invocation": "0" * 32}):
+        with pytest.raises(WorldMoved):
+            client.promote(SERVICE, "0002-b", text, **{**good, **wrong})
+    with pytest.raises(AgentError):
+        client.promote(SERVICE, "0002-b", unit_text("0003-c", place), **good)
+    assert observe(client).live.release == "0001-a"
+    client.promote(SERVICE, "0002-b", text, **good)
+    assert observe(client).live.release == "0002-b"
+
+
+def test_a_server_that_died_is_not_promoted(place: Place) -> None:
+    place.script("0001-a", fails_after=0.0)
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a")
+    started = client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place, "--crash", "0"))
+    until(lambda: not observe(client).unit.ok)
+    with pytest.raises(WorldMoved):
+        client.promote(
+            SERVICE,
+            "0001-a",
+            unit_text("0001-a", place),
+            expect_live=None,
+            expect_invocation=started.invocation_id,
+        )
+    assert observe(client).live is None
+
+
+# --- watching ---------------------------------------------------------------------------------------------------
+
+
+def test_watch_sees_log_unit_and_health_and_goes_on_until_cancelled(place: Place) -> None:
+    place.script("0001-a", log=("hello from the engine",))
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a")
+    started = client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+    kinds: dict[str, list[dict[str, object]]] = {}
+    args = {"cursor": started.cursor, "invocation_id": started.invocation_id, "address": place.address}
+    with client.watch(service=SERVICE, port=PORT, probe_interval=0.2, **args) as stream:
+
+        def serving() -> bool:
+            event = stream.next(0.2) or {"kind": "none"}
+            kinds.setdefault(event["kind"], []).append(event)
+            return event["kind"] == "health" and event["state"] == "200" and bool(event["ours"])
+
+        until(serving)
+        until(lambda: serving() and "unit" in kinds and "log" in kinds)
+    assert any(line["text"] == "hello from the engine" for event in kinds["log"] for line in event["lines"])  # type: ignore[attr-defined]
+    assert kinds["unit"][-1]["active"] == "active"
+    assert kinds["unit"][-1]["invocation_id"] == started.invocation_id
+
+
+def test_watch_ends_with_the_first_proof(place: Place) -> None:
+    place.script("0001-a", fails_after=0.2, ready_after=None)
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a")
+    started = client.unit_start(
+        SERVICE, "0001-a", unit_text("0001-a", place, "--crash", "0.2", "--delay", "9")
+    )
+    args = {"cursor": started.cursor, "invocation_id": started.invocation_id, "address": place.address}
+    events, answer = finish(client.watch(service=SERVICE, port=PORT, **args))
+    assert answer["proof"] == "unit"
+    assert events[-1]["kind"] == "failed"
+    assert events[-1]["t"] < 2.0
