@@ -1,5 +1,18 @@
-"""`python -m deployer` is the `deployer` command."""
+"""`python -m deployer`, and the `deployer` command."""
 
-from deployer.cli.main import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the program. Imported here, so that a Ctrl-C while it loads ends it as quietly as one later."""
+    try:
+        from deployer.cli.main import run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

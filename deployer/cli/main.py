@@ -51,11 +51,6 @@ for command in (*change.COMMANDS, *look.COMMANDS, rehearse):
     cli.add_command(command)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Run the program and exit with its code."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
-
-
 def run(argv: list[str]) -> int:
     """Run the program and return its exit code. Every error becomes one paragraph and a code."""
     app = App(flags={"json": True} if "--json" in argv else {})
@@ -90,7 +85,3 @@ def run(argv: list[str]) -> int:
             ),
         )
         return 1
-
-
-if __name__ == "__main__":
-    main()

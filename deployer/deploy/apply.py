@@ -5,8 +5,8 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from deployer.config.profile import Profile
 from deployer.deploy.attempt import Attempt
@@ -20,8 +20,15 @@ from deployer.host.state import HostState, ProbeReport, Transition
 from deployer.report.reporter import Reporter
 from deployer.units.bundle import build_bundle, comparable
 
-#: Shows the plan and returns whether to go on; raises ConsentRequired where nobody can be asked.
-Consent = Callable[[Plan], bool]
+
+class Consent(Protocol):
+    """Somebody who agrees to the restart of what is live, or does not."""
+
+    def possible(self, plan: Plan) -> None:
+        """Raise ConsentRequired where consent is needed and nobody can be asked for it."""
+
+    def given(self, plan: Plan) -> bool:
+        """Show the plan, ask, and return the answer; True without asking where nothing live is interrupted."""
 
 
 def make_trial(
@@ -109,6 +116,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
             message=f"{profile.name} is live already as release {made.live} and healthy; nothing was changed",
         )
     reporter.done(_summary(made))
+    consent.possible(made)
     if made.action == "converge":
         return _start_again(session, made, reporter)
 
@@ -126,7 +134,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         reporter.step(Step.VALIDATE)
         validate(session, trial, reporter)
         reporter.step(Step.CONSENT)
-        if not consent(made):
+        if not consent.given(made):
             return _refused(session, trial, made)
         reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
         begin(session, trial, reporter)

@@ -121,8 +121,8 @@ def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[st
         if live and state.running and state.running.release != live:
             found.append(f"{state.running.release or 'an unknown release'} is running while {live} is live")
         if live and state.running is None:
-            how = "failed" if state.unit.active == "failed" else "stopped"
-            found.append(f"the live service is {how} ({state.unit.result or 'no result'})")
+            how = ", ".join(word for word in (state.unit.active, state.unit.result) if word)
+            found.append(f"the live service is not running ({how})")
         if live and not state.enabled:
             found.append(f"sglang-{service}.service is not enabled: it will not start at boot")
         if state.unit.needs_reload:

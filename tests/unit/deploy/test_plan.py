@@ -73,7 +73,9 @@ def test_equal_and_healthy_is_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("healthy", "running"), [(False, "0001-tp8"), (True, None), (True, "0009-other")], ids=["ill", "stopped", "other"]
+    ("healthy", "running"),
+    [(False, "0001-tp8"), (True, None), (True, "0009-other")],
+    ids=["ill", "stopped", "other"],
 )
 def test_equal_but_not_serving_converges(healthy: bool, running: str | None) -> None:
     live = trial(argv=ARGV)
@@ -96,7 +98,9 @@ def test_equal_but_not_serving_converges(healthy: bool, running: str | None) -> 
 def test_what_the_running_server_depends_on_needs_a_restart(field: str, value: Any, kind: str) -> None:
     live = trial(argv=ARGV)
     state = service_state(live=live, running=live.release)
-    plan = make_plan(state, trial(number=2, **({"argv": ARGV} | {field: value})), healthy=True, comparable=identity)
+    plan = make_plan(
+        state, trial(number=2, **({"argv": ARGV} | {field: value})), healthy=True, comparable=identity
+    )
     assert plan.action == "deploy"
     assert {change.kind for change in plan.changes} == {kind}
     assert plan.interrupts
@@ -110,7 +114,9 @@ def test_the_releases_own_name_in_the_environment_is_no_change() -> None:
 
 
 def test_a_unit_diff_names_both_sides() -> None:
-    text = unit_diff("[Service]\nRestart=no\n", "[Service]\nRestart=on-failure\n", before_name="a", after_name="b")
+    text = unit_diff(
+        "[Service]\nRestart=no\n", "[Service]\nRestart=on-failure\n", before_name="a", after_name="b"
+    )
     assert "--- a\n+++ b\n" in text
     assert "-Restart=no\n+Restart=on-failure\n" in text
 

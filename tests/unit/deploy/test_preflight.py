@@ -25,7 +25,14 @@ def codes(observed: HostState, **service: Any) -> list[str]:
 
 
 def listener(**changes: Any) -> Any:
-    entry = {"address": "127.0.0.1", "port": 30000, "pid": 99, "comm": "nc", "cgroup": "/x", "unit": "nc.service"}
+    entry = {
+        "address": "127.0.0.1",
+        "port": 30000,
+        "pid": 99,
+        "comm": "nc",
+        "cgroup": "/x",
+        "unit": "nc.service",
+    }
     return [entry | changes]
 
 
@@ -46,7 +53,9 @@ def test_a_fit_host_has_no_objections() -> None:
         (host_state(service_state(), gpus=None), "no-gpus"),
         (host_state(service_state(), gpu_count=4), "too-few-gpus"),
         (
-            host_state(service_state(), gpu_processes=(GpuProcess(3, 77, 5 * GIB, "python", "/x", "a.service"),)),
+            host_state(
+                service_state(), gpu_processes=(GpuProcess(3, 77, 5 * GIB, "python", "/x", "a.service"),)
+            ),
             "gpu-held",
         ),
         (host_state(service_state(), gpus=gpus(8, used=20 * GIB)), "gpu-memory-unaccounted"),
@@ -92,7 +101,10 @@ def test_a_gpu_that_is_gone_is_named() -> None:
 
 def test_all_objections_are_reported_not_the_first() -> None:
     observed = host_state(
-        service_state(listeners=listener()), engine=EngineFacts("/p", False, None, None), disk_free=0, gpus=None
+        service_state(listeners=listener()),
+        engine=EngineFacts("/p", False, None, None),
+        disk_free=0,
+        gpus=None,
     )
     assert codes(observed) == ["engine-missing", "no-gpus", "port-taken", "disk-full"]
 

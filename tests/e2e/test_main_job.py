@@ -1,0 +1,140 @@
+"""The main job by its commands: apply, plan, rollback, status, history, compare, logs, against a real sshd and systemd."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.e2e.conftest import Site, finished
+
+
+def test_a_profile_becomes_live_is_replaced_and_comes_back(site: Site) -> None:
+    first = site.json("apply", "tp2")
+    assert (first["outcome"], first["release"], first["previous"]) == ("live", "0001-tp2", None)
+    assert first["verdict"]["result"] == "pass"
+    assert [level["concurrency"] for level in first["bench"]["levels"]] == [2, 4]
+    assert all(level["completed"] == level["requests"] for level in first["bench"]["levels"])
+    names = [phase["name"] for phase in first["phases"]]
+    assert [name for name in names if name in ("load", "capture", "warm-up", "ready")] == [
+        "load",
+        "capture",
+        "warm-up",
+        "ready",
+    ]
+    assert site.live() == "0001-tp2"
+
+    # Nothing to change: no restart, no new release.
+    before = site.invocation()
+    again = site.json("apply", "tp2")
+    assert (again["outcome"], again["release"]) == ("unchanged", "0001-tp2")
+    assert site.invocation() == before
+    assert site.json("plan", "tp2")["action"] == "nothing"
+    site.run("plan", "tp2", "--detailed-exitcode", expect=0)
+
+    # Another profile: argument by argument, then live, without a restart between proof and promotion.
+    planned = site.json("plan", "pp2-async", "--detailed-exitcode", expect=10)
+    assert {"--pp-size", "--pp-async-batch-depth"} <= {change["name"] for change in planned["changes"]}
+    assert planned["expected_downtime_s"] > 0
+    second = site.json("apply", "pp2-async", "--yes")
+    assert (second["outcome"], second["previous"]) == ("live", "0001-tp2")
+    seen = site.status()
+    assert seen["live"]["release"] == seen["unit"]["running"] == "0002-pp2-async"
+    assert seen["unit"]["restarts"] == 0
+    assert seen["drift"] == []
+    assert seen["transition"] is seen["candidate"] is seen["lease"] is None
+    show = site.host.run(
+        ["systemctl", "show", "-p", "FragmentPath,Restart,UnitFileState,NRestarts", "sglang-kimi.service"]
+    )
+    assert "FragmentPath=/usr/local/lib/systemd/system/sglang-kimi.service" in show
+    assert "Restart=on-failure" in show
+    assert "UnitFileState=enabled" in show
+
+    # Side by side, by profile.
+    compared = site.json("compare", "tp2", "pp2-async")
+    assert "0001-tp2" in json.dumps(compared)
+
+    # And back: started, verified, promoted, not measured again.
+    back = site.json("rollback", "--yes")
+    assert (back["outcome"], back["release"], back["previous"]) == ("live", "0001-tp2", "0002-pp2-async")
+    assert site.live() == "0001-tp2"
+    nothing = site.json("rollback", "--yes", expect=3)
+    assert "nothing before it" in nothing["message"]
+    forth = site.json("rollback", "--to", "2", "--yes")
+    assert forth["release"] == "0002-pp2-async"
+
+    told = site.json("history")
+    assert [(item["number"], item["state"]) for item in told["releases"]] == [(2, "live"), (1, "superseded")]
+    lines = site.json("logs", "-n", "400")["lines"]
+    assert any("fired up and ready to roll" in line["text"] for line in lines)
+    of_first = site.json("logs", "--release", "1", "-n", "400")["lines"]
+    assert of_first
+    assert all("PP1" not in line["text"] for line in of_first)
+
+
+def test_consent_is_needed_where_something_live_would_restart(live_site: Site) -> None:
+    before = live_site.invocation()
+    document = live_site.json("apply", "pp2", expect=2)
+    assert document["outcome"] == "refused"
+    assert document["plan"]["interrupts_live"] is True
+    assert document["plan"]["changes"]
+    text = finished(live_site.start("apply", "pp2"), expect=2)
+    assert "--pp-size 2" in text
+    assert live_site.invocation() == before
+    assert [item["number"] for item in live_site.json("history")["releases"]] == [1]
+
+
+def test_equal_but_stopped_is_started_again(live_site: Site) -> None:
+    live_site.host.run(["systemctl", "stop", "sglang-kimi.service"])
+    seen = live_site.status(expect=6)
+    assert any("not running" in text for text in seen["drift"])
+    assert live_site.json("apply", "tp2")["outcome"] == "live"
+    assert live_site.status()["live"]["release"] == "0001-tp2"
+
+
+def test_converge_mends_drift(live_site: Site) -> None:
+    live_site.host.run(["systemctl", "disable", "--now", "sglang-kimi.service"])
+    assert live_site.json("converge")["outcome"] == "live"
+    seen = live_site.status()
+    assert seen["drift"] == []
+    assert "enabled" in live_site.host.run(["systemctl", "is-enabled", "sglang-kimi.service"])
+
+
+def test_the_gate_decides(live_site: Site) -> None:
+    live_site.write_inventory(gate='"aggregate_tok_s@4" = 1000000.0')
+    document = live_site.json("apply", "pp2", "--yes", expect=5)
+    assert document["outcome"] == "rolled_back"
+    assert document["verdict"]["result"] == "fail"
+    assert "1000000" in document["failure"]["cause"].replace(" ", "").replace(",", "")
+    assert live_site.status()["live"]["release"] == "0001-tp2"
+
+
+def test_a_gate_that_cannot_be_measured_is_inconclusive(live_site: Site) -> None:
+    live_site.write_inventory(gate='"aggregate_tok_s@64" = 1.0')
+    document = live_site.json("apply", "pp2", "--yes", expect=7)
+    assert document["outcome"] == "inconclusive"
+    assert live_site.live() == "0001-tp2"
+    assert live_site.status()["health"]["ok"]
+
+
+def test_logs_follow_and_end_with_ctrl_c(live_site: Site) -> None:
+    child = live_site.start("logs", "-f", "-n", "5")
+    assert child.stdout is not None
+    assert child.stdout.readline().strip()
+    child.send_signal(signal.SIGINT)
+    finished(child, expect=130)
+
+
+def test_status_without_anything_live(site: Site) -> None:
+    assert site.status(expect=6)["live"] is None
+    assert site.json("history")["releases"] == []
+    assert "nothing is live" in site.json("rollback", "--yes", expect=3)["message"]
+
+
+@pytest.mark.parametrize("profile", ["tp3000", "../../etc/passwd", ""])
+def test_an_unknown_profile_is_a_usage_error(site: Site, profile: str) -> None:
+    child = site.start("apply", profile)
+    output, errors = child.communicate(timeout=30)
+    assert child.returncode == 2
+    assert "Traceback" not in output + errors
