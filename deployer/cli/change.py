@@ -22,27 +22,33 @@ yes_option = click.option(
 )
 
 
-def ask_consent(app: App, reporter: Reporter, yes: bool) -> apply_.Consent:
-    """Whether to go on: not asked where nothing live is interrupted; asked at a terminal; else --yes is needed."""
+class AskAtTerminal:
+    """Consent: not asked where nothing live is interrupted; asked at a terminal; else --yes is needed."""
 
-    def consent(plan: Plan) -> bool:
-        if not plan.interrupts:
-            return True
-        if yes:
-            return True
-        reporter.close()
-        if app.as_json or not sys.stdin.isatty():
-            if not app.as_json:
-                app.console.print(plan_view(plan))
-            raise ConsentRequired(
-                f"{plan.live or 'what runs now'} would be stopped and nobody is here to agree; nothing was changed",
-                phase=Step.CONSENT,
-                detail={"plan": plan.as_dict()},
-            )
-        app.console.print(plan_view(plan))
-        return bool(click.confirm("Go on?", default=False, err=app.as_json))
+    def __init__(self, app: App, reporter: Reporter, yes: bool) -> None:
+        self._app = app
+        self._reporter = reporter
+        self._yes = yes or app.settings.yes
 
-    return consent
+    def possible(self, plan: Plan) -> None:
+        app = self._app
+        if not plan.interrupts or self._yes or (sys.stdin.isatty() and not app.as_json):
+            return
+        self._reporter.close()
+        if not app.as_json:
+            app.console.print(plan_view(plan))
+        raise ConsentRequired(
+            f"{plan.live or 'what runs now'} would be stopped and nobody is here to agree; nothing was changed",
+            phase=Step.CONSENT,
+            detail={"plan": plan.as_dict()},
+        )
+
+    def given(self, plan: Plan) -> bool:
+        if not plan.interrupts or self._yes:
+            return True
+        self._reporter.close()
+        self._app.console.print(plan_view(plan))
+        return bool(click.confirm("Go on?", default=False))
 
 
 def run_change(
@@ -97,7 +103,7 @@ def apply(app: App, profile: str, yes: bool) -> int:
         app,
         f"apply {profile}",
         profile,
-        lambda session, reporter: apply_.apply(session, wanted, reporter, ask_consent(app, reporter, yes)),
+        lambda session, reporter: apply_.apply(session, wanted, reporter, AskAtTerminal(app, reporter, yes)),
     )
 
 
@@ -121,7 +127,7 @@ def rollback(app: App, to: int | None, yes: bool) -> int:
         "rollback" if to is None else f"rollback --to {to}",
         None,
         lambda session, reporter: rollback_.rollback(
-            session, reporter, ask_consent(app, reporter, yes), to=to
+            session, reporter, AskAtTerminal(app, reporter, yes), to=to
         ),
     )
 

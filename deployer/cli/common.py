@@ -33,6 +33,9 @@ from deployer.units.render import template_folders
 F = TypeVar("F", bound=Callable[..., Any])
 Json = dict[str, Any]
 
+#: Width of tables where the output is not a terminal.
+PIPE_WIDTH = 150
+
 
 @dataclass
 class App:
@@ -64,13 +67,16 @@ class App:
 
     def _console(self, *, stderr: bool) -> Console:
         colour = self._settings.color if self._settings is not None else "auto"
-        return Console(
+        console = Console(
             stderr=stderr,
             soft_wrap=True,
             highlight=False,
             no_color=True if colour == "never" else None,
             force_terminal=True if colour == "always" else None,
         )
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console.width = PIPE_WIDTH
+        return console
 
     @property
     def inventory(self) -> Inventory:

@@ -49,7 +49,9 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     made = make_plan(
         state, trial, healthy=state.running is not None and session.health().ok, comparable=comparable
     )
+    made = replace(made, action="deploy", release=trial.release, interrupts=state.running is not None)
     reporter.done(f"back to {trial.release} ({trial.profile})")
+    consent.possible(made)
 
     reporter.step(Step.PREFLIGHT)
     against = objections(observed, session.host_config, service, trial)
@@ -59,9 +61,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     reporter.step(Step.VALIDATE)
     validate(session, trial, reporter)
     reporter.step(Step.CONSENT)
-    if not consent(
-        replace(made, action="deploy", release=trial.release, interrupts=state.running is not None)
-    ):
+    if not consent.given(made):
         return Outcome(
             outcome="refused",
             service=service.name,

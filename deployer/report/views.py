@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -101,9 +100,13 @@ def status_view(document: Json) -> RenderableType:
     return Group(*parts)
 
 
-def gpu_table(gpus: Iterable[Json]) -> Table:
-    """Memory, use and power of each GPU."""
-    table = Table(box=None, padding=(0, 2), header_style="dim")
+def gpu_table(gpus: Sequence[Json]) -> Table:
+    """Memory, use and power of each GPU; their name once where it is the same for all."""
+    names = {gpu["name"] for gpu in gpus}
+    title = f"{len(gpus)} x {next(iter(names))}" if len(names) == 1 else None
+    table = Table(
+        box=None, padding=(0, 2), header_style="dim", title=title, title_style="dim", title_justify="left"
+    )
     for name in ("GPU", "memory", "use", "power"):
         table.add_column(name, justify="left" if name == "GPU" else "right")
     for gpu in gpus:
@@ -111,12 +114,22 @@ def gpu_table(gpus: Iterable[Json]) -> Table:
         if power and gpu["power_limit_w"]:
             power += f" of {gpu['power_limit_w']:.0f}"
         table.add_row(
-            f"{gpu['index']} {escape(gpu['name'])}",
+            f"{gpu['index']}" if title else f"{gpu['index']} {escape(gpu['name'])}",
             f"{gpu['memory_used'] / _GIB:.0f} of {gpu['memory_total'] / _GIB:.0f} GiB",
             "" if gpu["utilization"] is None else f"{gpu['utilization']:.0f} %",
             power,
         )
     return table
+
+
+def diff_view(diff: str) -> Text:
+    """A unified diff in colours, no line cut."""
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    shown = Text()
+    for line in diff.splitlines():
+        bold = "bold " if line.startswith(("+++", "---")) else ""
+        shown.append(line + "\n", style=bold + styles.get(line[:1], "dim"))
+    return shown
 
 
 _STATE_STYLE = {"live": "green", "failed": "red", "inconclusive": "yellow", "interrupted": "yellow"}
@@ -173,7 +186,7 @@ def plan_view(plan: Plan, objections: Iterable[Json] = (), notes: Iterable[str] 
             changes.add_row(" ", f"[dim]{change.kind}[/dim]", f"[{colour}]{escape(str(change))}[/{colour}]")
         parts.append(changes)
     if plan.unit_diff:
-        parts.append(Syntax(plan.unit_diff, "diff", background_color="default", word_wrap=True))
+        parts.append(diff_view(plan.unit_diff))
     if plan.interrupts:
         wait = (
             f"about {duration(plan.downtime)} (from {plan.downtime_basis})"

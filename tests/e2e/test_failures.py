@@ -1,4 +1,4 @@
-"""Whatever fails between the stop of the old server and the promotion: evidence is kept and the live release serves again."""
+"""Whatever fails between stop and promotion: evidence is kept and the live release serves again."""
 
 from __future__ import annotations
 

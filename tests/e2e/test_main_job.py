@@ -1,4 +1,4 @@
-"""The main job by its commands: apply, plan, rollback, status, history, compare, logs, against a real sshd and systemd."""
+"""The main job by its commands, against a real sshd and a real systemd."""
 
 from __future__ import annotations
 

@@ -44,9 +44,10 @@ def service_state(
     live_name: str | None = None,
     running: str | None = None,
     releases: Iterable[Json] | None = None,
+    raw: Json | None = None,
     **changes: Any,
 ) -> ServiceState:
-    """What a host knows about the service; with ``live`` that release is live and on record."""
+    """What a host knows about the service; with ``live`` that release is live. ``raw`` replaces parts of the answer."""
     if live is not None:
         live_name = live.release
         releases = [live.manifest(created=1.0, operator="a@b") | {"was_live": True, "state": "live"}]
@@ -64,7 +65,7 @@ def service_state(
         "releases": list(releases or ()),
         "enabled": True,
     }
-    return ServiceState.from_json(data | changes)
+    return ServiceState.from_json(data | changes | (raw or {}))
 
 
 def gpus(count: int, used: int = 0) -> tuple[Gpu, ...]:

@@ -29,7 +29,7 @@ def document(observed: HostState, health: Health = OK, stored: str | None = None
 
 
 def live_state(**changes: Any) -> ServiceState:
-    return service_state(live=LIVE, running=LIVE.release, **changes)
+    return service_state(live=LIVE, running=LIVE.release, raw=changes)
 
 
 def test_a_healthy_service() -> None:
