@@ -28,22 +28,11 @@ def refused(table: dict[str, Any], argv: list[str], capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("table", [OLD, NEW])
 def test_full_names_parse_in_both(table: dict[str, Any]) -> None:
-    fields = flags.parse(
-        table,
-        [
-            "--model-path",
-            "/m",
-            "--tp-size",
-            "2",
-            "--pp-size",
-            "4",
-            "--pp-async-batch-depth",
-            "3",
-            "--ep-size",
-            "2",
-        ]
-        + ["--max-total-tokens", "8K", "--enable-metrics", "--disable-cuda-graph"],
+    line = (
+        "--model-path /m --tp-size 2 --pp-size 4 --pp-async-batch-depth 3 --ep-size 2 --max-total-tokens 8K "
+        "--enable-metrics --disable-cuda-graph"
     )
+    fields = flags.parse(table, line.split())
     assert (fields["tp_size"], fields["pp_size"], fields["ep_size"]) == (2, 4, 2)
     assert fields["pp_async_batch_depth"] == 3
     assert fields["max_total_tokens"] == 8192
