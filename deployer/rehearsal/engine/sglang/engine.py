@@ -15,6 +15,7 @@ from .launch import CONTEXT_GIB
 from .lines import Rank, ranks
 from .resolve import Plan
 from .scheduler import DecodeDone, Event, PrefillDone, Request, Scheduler
+from .speeds import Speeds
 
 
 class Engine:
@@ -33,12 +34,7 @@ class Engine:
         self.status = "Starting"
         self.log = log
         self.started = time.time()
-        slow = faults.get("slow")
-        speeds = plan.speeds(
-            float(slow.options.get("percent", 50)) if slow else 0.0, faults.get("graphs-lost") is not None
-        )
-        self.scheduler = Scheduler(speeds, plan.max_running, self._report)
-        self.requests = 0
+        self.scheduler = Scheduler(self._speeds(), plan.max_running, self._report)
         self.finished = 0
         self.prompt_tokens = 0
         self.generations = 0
@@ -79,6 +75,7 @@ class Engine:
             hang = self.faults.get("hang-at-request")
             if hang and self.generations >= int(hang.options.get("at", 1)):
                 self.scheduler.hung = True
+        self.scheduler.speeds = self._speeds()
         self.scheduler.submit(request, self._now())
         self._arm()
         return request
@@ -89,6 +86,12 @@ class Engine:
         self._live.pop(request.rid, None)
         if request in self.scheduler.queue:
             self.scheduler.queue.remove(request)
+
+    def _speeds(self) -> Speeds:
+        """The step times, with the faults of the moment."""
+        slow = self.faults.get("slow")
+        percent = float(slow.options.get("percent", 50)) if slow else 0.0
+        return self.plan.speeds(percent, graphs_lost=self.faults.get("graphs-lost") is not None)
 
     @property
     def open_requests(self) -> list[str]:

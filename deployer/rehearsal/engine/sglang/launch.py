@@ -99,7 +99,7 @@ def _arguments(
         "  Example: sglang serve --model-path <model> [options]\n  warnings.warn(\n",
         raw=True,
     )
-    if plan.fields["attention_backend"] == "triton" and plan.model.mla:
+    if plan.model.mla and not any(word.startswith("--attention-backend") for word in plan.argv):
         yield Step(clock.after(0.05), "Attention backend not specified. Use triton backend by default.")
     if plan.pp > 1:
         yield Step(clock.after(0.05), "Pipeline parallelism is incompatible with overlap schedule.")
@@ -328,7 +328,13 @@ def _limits(
         )
         yield _crash(clock.after(0.05), _rank_of(fault, group), kind, message, "start")
         return
-    avail = plan.memory_start - plan.weight_gib - plan.kv_gib - plan.graph_gib
+    avail = (
+        plan.memory_start
+        - plan.weight_gib
+        - plan.kv_gib
+        - plan.graph_gib
+        - (0.1 if plan.graph_sizes else 0.0)
+    )
     for rank in group:
         if rank.leads_stage:
             yield Step(
