@@ -101,7 +101,8 @@ def not_ready(name: str, status: int | None, said: str) -> HostError:
             f"{name}: the host's Python cannot be run: {last}",
             remedy=f"install python3 ({MINIMUM_PYTHON} or later) there, or set `python` of the host in the inventory",
         )
-    return HostError(f"{name}: the agent did not start (exit status {status}): {last}")
+    ended = "no answer in time" if status is None else f"exit status {status}"
+    return HostError(f"{name}: the agent did not start ({ended}): {last}")
 
 
 class ChannelHost:

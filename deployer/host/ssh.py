@@ -14,7 +14,7 @@ from typing import Any
 
 import paramiko
 from fabric import Config, Connection
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
 from deployer.config.inventory import HostConfig
 from deployer.errors import AuthenticationFailed, ConfigError, HostError, HostKeyRejected, HostUnreachable
@@ -116,7 +116,7 @@ def connect_with_retries(config: HostConfig) -> Connection:
     retrying = Retrying(
         retry=retry_if_exception_type(HostUnreachable),
         stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_exponential_jitter(initial=0.3, max=2.0, jitter=0.3),
+        wait=wait_exponential(multiplier=0.3, max=2.0) + wait_random(0, 0.3),
         reraise=True,
     )
     connection: Connection = retrying(open_connection, config)

@@ -1,0 +1,692 @@
+"""The agent on a real systemd: what only a real one can show."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.errors import AgentError, LeaseHeld, LeaseLost
+from deployer.rehearsal import hosts
+from deployer.rehearsal.host import RehearsalHost
+from tests.host.host_contract import (
+    ENGINE,
+    PORT,
+    SERVICE,
+    UNIT,
+    Place,
+    acquire,
+    begin,
+    converge,
+    finish,
+    go_live,
+    make_place,
+    observe,
+    stage,
+    stop,
+    unit_text,
+    until,
+)
+
+LIVE = f"/usr/local/lib/systemd/system/{UNIT}"
+LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
+
+
+@pytest.fixture
+def place(fresh_host: RehearsalHost) -> Iterator[Place]:
+    made = make_place("local", fresh_host)
+    yield made
+    made.close()
+
+
+def run(place: Place, *argv: str, stdin: str | None = None) -> str:
+    assert place.rehearsal is not None
+    return place.rehearsal.run(list(argv), stdin=stdin).strip()
+
+
+def write(place: Place, path: str, text: str) -> None:
+    run(place, "mkdir", "-p", str(Path(path).parent))
+    run(place, "tee", path, stdin=text)
+
+
+def audit(place: Place) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for line in run(place, "cat", f"/var/lib/deployer/{SERVICE}/audit.jsonl").splitlines()
+    ]
+
+
+# --- staging and probing ----------------------------------------------------------------------------------------
+
+
+def test_private_files_belong_to_the_engines_account(place: Place) -> None:
+    client = place.operator()
+    files: dict[str, Any] = {"env": {"text": "K=v\n", "mode": "0600"}, "unit": {"text": "u", "mode": 0o644}}
+    client.stage(SERVICE, "0001-a", files, {"release": "0001-a", "number": 1}, user="operator")
+    folder = f"/var/lib/deployer/{SERVICE}/releases/0001-a"
+    assert run(place, "stat", "-c", "%a %U", f"{folder}/env") == "600 operator"
+    assert run(place, "stat", "-c", "%a %U", f"{folder}/unit") == "644 root"
+    assert run(place, "stat", "-c", "%a", folder) == "755"
+
+
+def test_what_an_interrupted_stage_left_is_no_release_and_goes_with_the_next_prune(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    left = f"/var/lib/deployer/{SERVICE}/releases/.0002-b.1234.tmp"
+    write(place, f"{left}/manifest.json", '{"release": "0002-b"}')
+    assert [item["release"] for item in observe(client).releases] == ["0001-a"]
+    client.prune(SERVICE, 10)
+    assert run(place, "ls", "-A", f"/var/lib/deployer/{SERVICE}/releases") == "0001-a"
+
+
+def test_a_stage_that_fails_leaves_nothing(place: Place) -> None:
+    client = place.operator()
+    with pytest.raises(AgentError):
+        client.stage(SERVICE, "0001-a", {"ok": {"text": "x"}, "../evil": {"text": "x"}}, {"number": 1})
+    assert run(place, "ls", "-A", f"/var/lib/deployer/{SERVICE}/releases") == ""
+
+
+NASTY = [
+    "/usr/bin/python3",
+    "$HOME",
+    "${PATH}",
+    "100%",
+    "%h%%",
+    '{"a": "b c", "d": [1]}',
+    "it's",
+    "semi;colon",
+    ";",
+    "back\\slash\\n",
+    "tab\there",
+    "line\nbreak",
+    "grüße 模型",
+    "",
+    " lead and trail ",
+    "#hash",
+    "@at",
+    "-",
+    "a=b",
+]
+
+
+def quote(word: str) -> str:
+    for special, escape in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("\n", "\\n"), ("\t", "\\t")):
+        word = word.replace(special, escape)
+    return f'"{word}"'
+
+
+def test_probe_reads_back_exactly_what_systemd_understood(place: Place) -> None:
+    client = place.operator()
+    command = " ".join(map(quote, NASTY))
+    report = client.probe(SERVICE, f'[Service]\nType=exec\nExecStart=:{command}\nEnvironment="A=b c"\n')
+    assert list(report.argv) == NASTY
+    assert (report.verify_status, report.verify_lines, report.load_error) == (0, (), None)
+    assert report.properties["Environment"] == ["A=b c"]
+    assert "deployer-probe" not in run(place, "ls", "/run/systemd/system")
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("Unknwon=1", "Unknwon"), ("Restart=maybe", "maybe"), ("EnvironmentFile=relative", "relative")],
+)
+def test_probe_reports_what_systemd_warns_about(place: Place, line: str, word: str) -> None:
+    report = place.operator().probe(SERVICE, f"[Service]\nExecStart=/bin/true\n{line}\n")
+    assert any(word in item and UNIT in item for item in report.verify_lines), report
+    assert report.verify_status != 0
+
+
+def test_probe_of_a_unit_that_cannot_be_loaded(place: Place) -> None:
+    report = place.operator().probe(SERVICE, "[Service]\nType=exec\n")
+    assert report.verify_status != 0
+    assert report.load_error
+    assert report.argv == ()
+
+
+def test_probe_leaves_a_running_server_alone(place: Place) -> None:
+    client = place.operator()
+    started = go_live(place, client, "0001-a")
+    client.probe(SERVICE, unit_text("0002-b", place))
+    state = observe(client)
+    assert (state.unit.invocation_id, state.unit.restart) == (started.invocation_id, "on-failure")
+
+
+# --- what is in force -------------------------------------------------------------------------------------------
+
+
+def test_after_promotion_the_live_text_is_in_force_and_linked(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    state = observe(client)
+    assert (state.unit.fragment, state.unit.restart, state.unit.needs_reload) == (LIVE, "on-failure", False)
+    assert run(place, "readlink", LINK) == LIVE
+    assert run(place, "systemctl", "is-enabled", UNIT) == "enabled"
+    assert run(place, "find", "/etc/systemd/system", "/run/systemd/system", "-name", UNIT) == LINK
+
+
+def test_converge_corrects_a_wrong_enablement_link(place: Place) -> None:
+    client = place.operator()
+    started = go_live(place, client, "0001-a")
+    run(place, "ln", "-sfn", f"/run/systemd/system/{UNIT}", LINK)
+    answer = converge(client)
+    assert run(place, "readlink", LINK) == LIVE
+    assert "enabled" in answer.actions
+    assert observe(client).unit.invocation_id == started.invocation_id
+
+
+def test_converge_does_not_enable_what_was_disabled_unless_asked(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    run(place, "rm", LINK)
+    converge(client, start=False)
+    assert not observe(client).enabled
+    converge(client, start=True)
+    assert observe(client).enabled
+
+
+def test_a_unit_that_outranks_ours_is_found_and_nothing_is_started(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a")
+    write(place, f"/etc/systemd/system/{UNIT}", "[Service]\nExecStart=/bin/sleep 1000\n")
+    write(place, f"/etc/systemd/system/{UNIT}.d/more.conf", "[Service]\nNice=5\n")
+    with pytest.raises(AgentError) as caught:
+        client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+    assert caught.value.code == "shadowed"
+    state = observe(client)
+    assert set(state.shadows) == {f"/etc/systemd/system/{UNIT}", f"/etc/systemd/system/{UNIT}.d/more.conf"}
+    assert (state.candidate, state.running) == (None, None)
+
+
+def test_a_mask_is_found(place: Place) -> None:
+    run(place, "ln", "-s", "/dev/null", f"/run/systemd/system/{UNIT}")
+    state = observe(place.connect())
+    assert state.candidate is None
+    assert state.shadows == (f"/run/systemd/system/{UNIT}",)
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------
+
+
+def test_what_ignores_sigterm_is_killed_with_all_its_processes(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a", "--ignore-term", "--child")
+    pids = observe(client).running.pids
+    assert len(pids) == 2
+    events, answer = finish(client.unit_stop(service=SERVICE, port=PORT, drain=0, stop_timeout=1.0))
+    assert answer["killed"]
+    assert 1.0 <= answer["seconds"] < 8.0
+    assert [event["stage"] for event in events if event["stage"] in ("stopping", "killing")][-1] == "killing"
+    state = observe(client)
+    assert (state.running, state.listeners, state.unit.active) == (None, (), "inactive")
+
+
+def test_draining_waits_for_requests_in_flight_but_not_for_ever(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a", "--running", "3")
+    events, answer = finish(client.unit_stop(service=SERVICE, port=PORT, drain=1.5, stop_timeout=10.0))
+    assert [event["inflight"] for event in events if event["stage"] == "draining"]
+    assert (answer["inflight"], answer["killed"]) == (4, False)
+    assert 1.4 <= answer["seconds"] < 6.0
+
+
+def test_stopping_what_does_not_run(place: Place) -> None:
+    assert stop(place.operator())["seconds"] < 2.0
+
+
+def test_a_service_between_two_restarts_is_stopped(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    run(place, "systemctl", "kill", "--signal=KILL", UNIT)
+    until(lambda: observe(client).unit.sub == "auto-restart")
+    stop(client)
+    time.sleep(2.5)
+    assert observe(client).unit.active == "inactive"
+
+
+# --- watching: proofs within a second ---------------------------------------------------------------------------
+
+
+def start(place: Place, client: Any, *engine: str, extra: str = "") -> dict[str, Any]:
+    stage(client, "0001-a")
+    begin(client, None, "0001-a")
+    started = client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place, *engine, extra=extra))
+    watching = {"cursor": started.cursor, "invocation_id": started.invocation_id, "address": place.address}
+    return {"service": SERVICE, "port": PORT, **watching}
+
+
+def lines_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for event in events if event["kind"] == "log" for line in event["lines"]]
+
+
+def test_a_fatal_line_is_proof_even_in_a_flood(place: Place) -> None:
+    client = place.operator()
+    watching = start(place, client, "--flood", "30000", "--say", "CUDA out of memory: boom", "--delay", "60")
+    events, answer = finish(client.watch(**watching, fatal=["out of memory"]))
+    assert answer["proof"] == "fatal-line"
+    assert answer["detail"]["text"] == "CUDA out of memory: boom"
+    lines = lines_of(events)
+    assert sum(line["text"].startswith("flood") for line in lines) == 30000, "no line is dropped"
+    assert events[-1]["t"] - answer["detail"]["t"] < 5.0
+
+
+def test_a_fatal_line_is_proof_within_a_second(place: Place) -> None:
+    client = place.operator()
+    watching = start(place, client, "--say", "fatal: no", "--delay", "60")
+    events, answer = finish(client.watch(**watching, fatal=["^never$", "^fatal:"]))
+    assert (answer["proof"], answer["detail"]["pattern"]) == ("fatal-line", "^fatal:")
+    assert events[-1]["t"] - answer["detail"]["t"] < 1.0
+
+
+def test_pieces_of_a_progress_bar_are_lines_of_their_own(place: Place) -> None:
+    client = place.operator()
+    watching = start(place, client, "--say", "end", "--delay", "60")
+    events, _ = finish(client.watch(**watching, fatal=["^end$"]))
+    shown = [(line["text"], line["piece"]) for line in lines_of(events) if "loading" in line["text"]]
+    assert shown == [("loading 10%", True), ("loading 100%", False)]
+    assert any(line["source"] == "systemd" and "Started" in line["text"] for line in lines_of(events))
+
+
+@pytest.mark.parametrize("way", ["crash", "kill", "stop", "exec"])
+def test_a_unit_that_leaves_active_is_proof_within_a_second(place: Place, way: str) -> None:
+    client = place.operator()
+    if way == "exec":
+        stage(client, "0001-a")
+        begin(client, None, "0001-a")
+        text = unit_text("0001-a", place).replace("/usr/bin/python3", "/usr/bin/no-such-program")
+        begun = client.unit_start(SERVICE, "0001-a", text)
+        watching = {
+            "service": SERVICE,
+            "port": PORT,
+            "cursor": begun.cursor,
+            "invocation_id": begun.invocation_id,
+        }
+    else:
+        watching = start(place, client, *(["--crash", "0.5"] if way == "crash" else []), "--delay", "60")
+    died = time.time() + 0.5
+    stream = client.watch(**watching)
+    if way in ("kill", "stop"):
+        time.sleep(0.5)
+        died = time.time()
+        run(place, "systemctl", way, *(["--signal=KILL"] if way == "kill" else []), UNIT)
+    events, answer = finish(stream)
+    assert answer["proof"] == "unit"
+    assert time.time() - died < 1.8, "0.4 s of it wait for last lines"
+    unit = [event for event in events if event["kind"] == "unit"][-1]
+    expected = {"crash": ("failed", 7), "kill": ("failed", 9), "exec": ("failed", 203)}
+    if way != "stop":
+        assert (unit["active"], unit["exec_status"]) == expected[way]
+    if way == "exec":
+        assert any("no-such-program" in line["text"] for line in lines_of(events)), "the last words are there"
+
+
+def test_a_restart_is_proof(place: Place) -> None:
+    client = place.operator()
+    watching = start(place, client, "--crash", "0.3", extra="Restart=always\nRestartSec=100ms\n")
+    _, answer = finish(client.watch(**watching))
+    assert answer["proof"] in ("unit", "restart")
+    time.sleep(1.0)
+    _, answer = finish(client.watch(**watching))
+    assert answer["proof"] in ("unit", "restart"), "and whoever comes later sees it as well"
+
+
+def test_a_stranger_on_the_port_is_proof(place: Place) -> None:
+    client = place.operator()
+    run(
+        place,
+        "systemd-run",
+        "--unit=sglang-stranger",
+        "python3",
+        ENGINE,
+        "--address",
+        place.address,
+        "--port",
+        str(PORT),
+    )
+    try:
+        watching = start(place, client, "--delay", "60")
+        _, answer = finish(client.watch(**watching))
+    finally:
+        run(place, "systemctl", "stop", "sglang-stranger")
+    assert answer["proof"] == "not-ours"
+    assert answer["detail"]["unit"] == "sglang-stranger.service"
+
+
+def test_the_processes_are_weighed_every_second(place: Place) -> None:
+    client = place.operator()
+    with client.watch(**start(place, client, "--child")) as stream:
+        seen: list[dict[str, Any]] = []
+
+        def enough() -> bool:
+            event = stream.next(0.5)
+            if event and event["kind"] == "proc":
+                seen.append(event)
+            return len(seen) >= 3
+
+        until(enough)
+    assert seen[-1]["pids"] == 2
+    assert seen[-1]["rss"] > 1 << 20
+    assert seen[-1]["cpu_seconds"] > 0
+    assert 0.5 < seen[-1]["t"] - seen[-2]["t"] < 2.5
+
+
+def test_the_journal_of_an_earlier_start(place: Place) -> None:
+    client = place.operator()
+    started = go_live(place, client, "0001-a", "--say", "first")
+    go_live(place, client, "0002-b", "--say", "second", before="0001-a")
+    events, _ = finish(client.journal(service=SERVICE, invocation_id=started.invocation_id))
+    texts = [event["text"] for event in events]
+    assert "first" in texts
+    assert "second" not in texts
+    assert any(event["source"] == "systemd" for event in events)
+    events, _ = finish(client.journal(service=SERVICE, lines=1))
+    assert [event["text"] for event in events] == ["second"]
+
+
+# --- running programs -------------------------------------------------------------------------------------------
+
+
+def test_run_gives_lines_status_and_errors(place: Place) -> None:
+    client = place.connect()
+    script = "import sys, os\nprint(sys.stdin.read())\nprint(open('in.txt').read(), os.environ['K'])\nsys.exit('bad')"
+    args = {
+        "argv": ["python3", "-c", script],
+        "stdin": "one\ntwo",
+        "files": {"in.txt": "file"},
+        "env": {"K": "a b"},
+    }
+    events, answer = finish(client.run(**args))
+    assert [event["line"] for event in events] == ["one", "two", "file a b"]
+    assert (answer["status"], answer["stderr"].strip()) == (1, "bad")
+
+
+def test_run_as_another_account(place: Place) -> None:
+    client = place.connect()
+    argv = ["sh", "-c", "id -un; echo $HOME; cat f; touch mine; id -Gn"]
+    events, answer = finish(client.run(argv=argv, user="operator", files={"f": "x\n"}))
+    assert [event["line"] for event in events][:3] == ["operator", "/home/operator", "x"]
+    assert "root" not in events[3]["line"]
+    assert answer["status"] == 0
+
+
+def test_run_ends_at_its_time_out_and_when_cancelled(place: Place) -> None:
+    client = place.connect()
+    begun = time.monotonic()
+    with pytest.raises(AgentError) as caught:
+        finish(client.run(argv=["sh", "-c", "sleep 987 & sleep 987"], timeout=0.5))
+    assert caught.value.code == "timeout"
+    assert time.monotonic() - begun < 5.0
+    with client.run(argv=["sh", "-c", "sleep 988 & echo up; sleep 988"]) as stream:
+        assert stream.next(5.0) == {"line": "up"}
+    until(lambda: "sleep 98" not in run(place, "ps", "-eo", "args"))
+
+
+def test_run_of_what_does_not_exist(place: Place) -> None:
+    with pytest.raises(AgentError) as caught:
+        finish(place.connect().run(argv=["/no/such/thing"]))
+    assert caught.value.code == "command"
+
+
+# --- the guard --------------------------------------------------------------------------------------------------
+
+
+def guard_active(place: Place) -> bool:
+    return run(place, "sh", "-c", f"systemctl is-active deployer-guard@{SERVICE} || true") == "active"
+
+
+def wait_for_guard(place: Place, seconds: float = 30.0) -> Any:
+    """Until the guard has finished the transition; returns the state then."""
+    client = place.connect()
+    until(lambda: observe(client).transition is None, seconds)
+    until(lambda: not guard_active(place))
+    return observe(client)
+
+
+def deploying(place: Place, *engine: str, grace: float = 60.0) -> Any:
+    """An operator in mid-deployment of 0002-b over a live 0001-a: the old server is stopped."""
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    stage(client, "0002-b")
+    begin(client, "0001-a", "0002-b", grace=grace)
+    return client
+
+
+def test_guard_removes_a_transition_that_changed_nothing(place: Place) -> None:
+    client = deploying(place)
+    before = observe(client)
+    assert guard_active(place)
+    client.close(bye=False)
+    state = wait_for_guard(place, 10.0)
+    assert state.unit.invocation_id == before.unit.invocation_id
+    assert state.manifest("0002-b")["state"] == "abandoned"
+    assert [line["op"] for line in audit(place)][-1] == "guard.forget"
+
+
+def test_guard_restores_at_once_when_nothing_runs(place: Place) -> None:
+    client = deploying(place)
+    stop(client)
+    client.close(bye=False)
+    state = wait_for_guard(place, 10.0)
+    assert state.running.release == "0001-a"
+
+
+def test_guard_restores_at_once_when_the_candidate_failed(place: Place) -> None:
+    client = deploying(place)
+    stop(client)
+    client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place, "--crash", "0.2"))
+    client.close(bye=False)
+    state = wait_for_guard(place, 12.0)
+    assert (state.running.release, state.candidate) == ("0001-a", None)
+
+
+def test_guard_restores_at_once_when_the_candidate_was_restarted(place: Place) -> None:
+    client = deploying(place)
+    stop(client)
+    text = unit_text("0002-b", place, "--crash", "1", extra="Restart=always\nRestartSec=100ms\n")
+    client.unit_start(SERVICE, "0002-b", text)
+    client.close(bye=False)
+    state = wait_for_guard(place, 15.0)
+    assert (state.running.release, state.candidate) == ("0001-a", None)
+
+
+def test_guard_waits_out_the_grace_for_a_healthy_candidate(place: Place) -> None:
+    client = deploying(place, grace=5.0)
+    stop(client)
+    client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    client.close(bye=False)
+    left = time.monotonic()
+    watcher = place.connect()
+    time.sleep(2.5)
+    assert observe(watcher).running.release == "0002-b"
+    state = wait_for_guard(place, 20.0)
+    assert time.monotonic() - left >= 5.0
+    assert state.running.release == "0001-a"
+
+
+def test_an_operator_who_comes_back_within_the_grace_goes_on(place: Place) -> None:
+    client = deploying(place, grace=4.0)
+    stop(client)
+    started = client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    client.close(bye=False)
+    time.sleep(1.0)
+    again = place.operator(command="resume")
+    time.sleep(5.0)
+    state = observe(again)
+    assert (state.running.release, state.transition.to) == ("0002-b", "0002-b")
+    text = unit_text("0002-b", place, candidate=False)
+    again.promote(SERVICE, "0002-b", text, expect_live="0001-a", expect_invocation=started.invocation_id)
+    assert converge(again).serving
+    assert observe(again).unit.invocation_id == started.invocation_id
+
+
+def test_guard_completes_a_promotion_without_a_restart(place: Place) -> None:
+    client = deploying(place)
+    stop(client)
+    started = client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    text = unit_text("0002-b", place, candidate=False)
+    client.promote(SERVICE, "0002-b", text, expect_live="0001-a", expect_invocation=started.invocation_id)
+    client.close(bye=False)
+    state = wait_for_guard(place, 15.0)
+    assert (state.live.release, state.running.release, state.candidate) == ("0002-b", "0002-b", None)
+    assert state.unit.invocation_id == started.invocation_id
+    assert state.unit.fragment == LIVE
+    assert state.manifest("0002-b")["was_live"]
+
+
+def test_guard_takes_over_from_an_operator_who_fell_asleep(place: Place) -> None:
+    client = deploying(place)
+    stop(client)
+    acquire(client, ttl=1.0)  # and from here on no heartbeat
+    state = wait_for_guard(place, 15.0)
+    assert state.running.release == "0001-a"
+    with pytest.raises(LeaseLost):
+        client.transition_step(SERVICE, "switch")
+    with pytest.raises(LeaseLost):
+        client.lease_renew()
+
+
+def test_guard_of_a_first_deployment_leaves_nothing_running(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a", grace=0.5)
+    client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+    client.close(bye=False)
+    state = wait_for_guard(place, 15.0)
+    assert (state.running, state.candidate, state.live) == (None, None, None)
+
+
+def test_guard_survives_being_killed_and_a_daemon_reload(place: Place) -> None:
+    client = deploying(place, grace=6.0)
+    stop(client)
+    client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    guard = f"deployer-guard@{SERVICE}.service"
+    run(place, "systemctl", "kill", "--signal=KILL", guard)
+    run(place, "systemctl", "daemon-reload")
+    until(lambda: guard_active(place), 10.0)
+    client.close(bye=False)
+    assert wait_for_guard(place, 25.0).running.release == "0001-a"
+
+
+def test_guard_acts_when_the_operators_agent_is_killed(place: Place) -> None:
+    """kill -9 of everything of the operator's on the host: no end of file is handled there, the lease runs out."""
+    client = deploying(place)
+    acquire(client, ttl=2.0)
+    stop(client)
+    run(place, "pkill", "-KILL", "-f", "[d]eployer-agent")
+    state = wait_for_guard(place, 20.0)
+    assert state.running.release == "0001-a"
+
+
+def test_a_guard_at_work_is_named_to_whoever_asks(place: Place) -> None:
+    client = deploying(place)
+    stop(client)
+    client.unit_start(
+        SERVICE, "0002-b", unit_text("0002-b", place, "--ignore-term", "--crash", "1", "--child")
+    )
+    client.close(bye=False)
+    other = place.connect()
+
+    def held() -> bool:
+        try:
+            acquire(other)
+        except LeaseHeld as error:
+            return "guard" in error.message
+        other.lease_release()
+        return False
+
+    until(held, 20.0)
+    wait_for_guard(place, 30.0)
+
+
+# --- power cuts -------------------------------------------------------------------------------------------------
+
+
+def restarted(place: Place) -> Any:
+    """Cut the host's power, boot it again, connect."""
+    assert place.rehearsal is not None
+    place.close()
+    place.clients.clear()
+    place.rehearsal = hosts.powercut(place.rehearsal)
+    return place.connect()
+
+
+def test_a_power_cut_in_mid_deployment_boots_the_live_release(place: Place) -> None:
+    client = deploying(place)
+    stop(client)
+    client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    client = restarted(place)
+    state = until(lambda: found if (found := observe(client)).transition is None else None, 20.0)
+    state = until(lambda: found if (found := observe(client)).running else None, 20.0)
+    assert (state.running.release, state.candidate, state.live.release) == ("0001-a", None, "0001-a")
+    assert state.manifest("0002-b")["state"] == "abandoned"
+    assert [line["op"] for line in audit(place)][-1] == "recover.converge"
+    assert not client.observe({SERVICE: PORT}).lease.valid
+
+
+def test_a_power_cut_right_after_the_first_promotion_boots_the_new_release(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a")
+    started = client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+    text = unit_text("0001-a", place, candidate=False)
+    client.promote(SERVICE, "0001-a", text, expect_live=None, expect_invocation=started.invocation_id)
+    client = restarted(place)
+    state = until(lambda: found if (found := observe(client)).running else None, 20.0)
+    assert (state.running.release, state.live.release, state.enabled) == ("0001-a", "0001-a", True)
+    assert until(lambda: observe(client).transition is None, 20.0)
+
+
+# --- the record -------------------------------------------------------------------------------------------------
+
+
+def test_every_change_leaves_a_line(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    with pytest.raises(AgentError):
+        stage(client, "0001-a")
+    lines = audit(place)
+    assert [(line["op"], line["result"]) for line in lines if line["op"] != "lease.acquire"] == [
+        ("stage", "ok"),
+        ("transition.begin", "ok"),
+        ("unit.stop", "begun"),
+        ("unit.stop", "ok"),
+        ("unit.start", "ok"),
+        ("promote", "ok"),
+        ("converge", "begun"),
+        ("converge", "ok"),
+        ("stage", "exists"),
+    ]
+    assert all(line["owner"]["user"] == "ann" and line["generation"] == 1 and line["t"] for line in lines)
+    assert "ExecStart" not in json.dumps(lines), "texts are not copied into it"
+
+
+def test_state_of_a_newer_deployer_is_refused(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    write(place, f"/var/lib/deployer/{SERVICE}/transition.json", '{"schema": 2, "to": "x"}')
+    with pytest.raises(AgentError) as caught:
+        observe(client)
+    assert caught.value.code == "schema"
+
+
+def test_facts_of_engine_and_model(place: Place) -> None:
+    write(place, "/tmp/model/config.json", '{"architectures": ["X"]}')
+    write(place, "/tmp/model/w.safetensors", "x" * 1000)
+    client = place.connect()
+    state = client.observe({}, engine="/opt/sglang/bin/python", model="/tmp/model", gpus=True)
+    assert state.engine is not None
+    assert state.engine.sglang
+    assert state.model is not None
+    assert (state.model.exists, state.model.files, state.model.config) == (True, 2, {"architectures": ["X"]})
+    assert state.model.bytes == 1000 + len('{"architectures": ["X"]}')
+    assert state.gpus is not None
+    write(place, "/tmp/model/config.json", '{"architectures": ["Y"]}')
+    again = client.observe({}, model="/tmp/model").model
+    assert again is not None
+    assert again.fingerprint != state.model.fingerprint
+    missing = client.observe({}, engine="/no/python").engine
+    assert missing is not None
+    assert not missing.exists
