@@ -51,8 +51,13 @@ class Saturation:
             "lag_p50_s": None if p50 is None else round(p50, 6),
             "lag_p99_s": round(percentile(lags, 99), 6) if len(lags) >= SAMPLES_FOR_P99 else None,
             "samples": len(lags),
-            "client_limited": cpu > CPU_LIMIT or (p50 is not None and p50 > LAG_LIMIT),
+            "client_limited": limited(cpu, p50),
         }
+
+
+def limited(cpu: float, lag_p50: float | None) -> bool:
+    """Whether a client that busy, or that late, measures itself rather than the server."""
+    return cpu > CPU_LIMIT or (lag_p50 is not None and lag_p50 > LAG_LIMIT)
 
 
 @contextlib.contextmanager

@@ -345,7 +345,7 @@ def test_ctrl_c_stops_the_load(place: str, port: int, mock_server: str, tmp_path
         run_benchmark(
             host, service, {**SMALL, "singles": 0, "output_tokens": 2000}, place=place, on_event=interrupt
         )
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 5
     if place == "host":
         assert host.stream_made.cancelled
     assert set(_children()) == before
