@@ -516,6 +516,19 @@ def test_tokens_come_at_the_speed_of_the_model(start: Start) -> None:
     assert 32 / (seen[-1] - seen[0]) == pytest.approx(26.0, rel=0.05)
 
 
+def test_slowness_can_come_while_it_serves(start: Start) -> None:
+    engine = start(OLD, "--tp-size", "8").ready()
+
+    def seconds() -> float:
+        begin = time.monotonic()
+        engine.post("/v1/completions", {"prompt": "x", "max_tokens": 10, "ignore_eos": True})
+        return time.monotonic() - begin
+
+    before = seconds()
+    (engine.state / "faults.json").write_text(json.dumps({"faults": [{"name": "slow", "percent": 200}]}))
+    assert seconds() > 2.0 * before
+
+
 # ends
 
 
