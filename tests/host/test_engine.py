@@ -463,7 +463,7 @@ def test_batch_lines_of_every_stage(start: Start) -> None:
         "--pp-size",
         "2",
         "--cuda-graph-max-bs",
-        "2",
+        "1",
         "--decode-log-interval",
         "5",
         SGLANG_STANDIN_SPEED="5",
