@@ -145,7 +145,9 @@ class ChannelHost:
             while True:
                 message = take(answers, max(0.0, deadline - time.monotonic()))
                 if message is _NOTHING:
-                    raise ChannelLost(f"{self._name}: no answer to {op} within {timeout:g} s")
+                    raise ChannelLost(
+                        f"{self._name}: no answer to {op} within {timeout:g} s", detail={"timeout": timeout}
+                    )
                 if message is None:
                     raise self._channel_lost()
                 if "event" not in message:

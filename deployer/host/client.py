@@ -303,7 +303,7 @@ class Heartbeat:
                 self.lost = error
                 return
             except (ChannelLost, AgentError) as error:
-                broken = isinstance(error, ChannelLost) and "no answer" not in error.message
+                broken = isinstance(error, ChannelLost) and "timeout" not in error.detail
                 if self._stopped.is_set():
                     return
                 if broken or time.monotonic() > renewed + self._ttl:

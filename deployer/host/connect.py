@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from deployer.config.inventory import HostConfig
 from deployer.errors import HostError
 from deployer.host.channel import ChannelHost
@@ -20,7 +22,8 @@ def connect(config: HostConfig, *, password_prompt: PasswordPrompt | None = None
     """
     host: ChannelHost
     if config.transport == "local":
-        host = LocalHost(config.name, python=config.python)
+        prefix = ["sudo", "-n", "--"] if os.geteuid() != 0 and config.sudo == "auto" else []
+        host = LocalHost(config.name, python=config.python, prefix=prefix)
     else:
         host = SSHHost(config, password_prompt=password_prompt)
     hello = host.hello()

@@ -101,7 +101,7 @@ class Converging:
                 float(self.args.get("drain") or 0.0),
             )
             port = int(self.args.get("port") or 0)
-            stop_unit(self.session, self.call, self.service, port, drain, patience, self.args.get("gpus"))
+            stop_unit(self.session, self.call, self.service, port, drain, patience)
             self.did("stopped what was not live")
         if candidate:
             with self.session.holding():

@@ -44,6 +44,8 @@ def verdict(service: str, transition: Json, lease: Optional[Json]) -> Tuple[str,
     if unit_file(candidate_path(service)) is None:
         if not running:
             return "converge", "nothing is running and there is no candidate"
+        if running["release"] == transition["to"]:
+            return "converge", "the unproven release runs without its unit file"
         if is_up(state):
             return "forget", "the old server was not stopped"
         if waited < float(transition.get("stop_timeout") or 0.0):
@@ -90,7 +92,7 @@ def finish(
 ) -> None:
     """Carry a verdict out, under a lease that the caller has taken."""
     args: Json = {"service": service, "why": why}
-    args.update({key: transition.get(key) for key in ("port", "stop_timeout", "gpus")}, ready_timeout=READY)
+    args.update({key: transition.get(key) for key in ("port", "stop_timeout")}, ready_timeout=READY)
     result: Any = "ok"
     try:
         if what == "forget":

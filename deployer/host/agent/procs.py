@@ -42,9 +42,26 @@ def all_pids() -> List[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def unit_folder(unit: str) -> Optional[str]:
+    """The unit's control group in the file system, where it is in the usual place and really systemd's."""
+    name, root = systemd_hierarchy()
+    for mount in ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
+        if os.path.isdir(f"{mount}{root}/init.scope") and bool(name) == (mount == "/sys/fs/cgroup/systemd"):
+            folder = f"{mount}{root}/system.slice/{unit}"
+            return folder if os.path.isdir(folder) else None
+    return None
+
+
+def pids_below(folder: str) -> List[int]:
+    texts = [read_text(os.path.join(path, "cgroup.procs")) or "" for path, _, _ in os.walk(folder)]
+    return sorted({int(word) for text in texts for word in text.split() if word != "0"})
+
+
 def unit_pids(unit: str) -> List[int]:
     """Every live process in the unit's control group (zombies hold nothing and do not count)."""
-    pids = [pid for pid in all_pids() if unit_of(cgroup_of(pid)) == unit]
+    folder = unit_folder(unit)
+    # Without the folder systemd's tree is mounted elsewhere, the unit has a slice of its own, or it has no processes.
+    pids = pids_below(folder) if folder else [pid for pid in all_pids() if unit_of(cgroup_of(pid)) == unit]
     return [pid for pid in pids if process_stat(pid)[:1] not in ([], ["Z"])]
 
 

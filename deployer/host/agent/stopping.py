@@ -56,8 +56,8 @@ def requests_in_flight(address: str, port: int) -> Optional[int]:
 class Remains:
     """What of a service is still there. Sockets and GPU memory count as long as processes we saw once held them."""
 
-    def __init__(self, unit: str, port: int, gpus: Optional[List[int]]) -> None:
-        self.unit, self.port, self.gpus = unit, port, gpus
+    def __init__(self, unit: str, port: int) -> None:
+        self.unit, self.port = unit, port
         self.pids = unit_pids(unit)
         self.ever: Set[int] = set(self.pids)
         self.sockets: Set[Tuple[str, int]] = {
@@ -101,17 +101,11 @@ def drain(call: Call, remains: Remains, seconds: float) -> Optional[int]:
 
 
 def stop_unit(
-    session: Session,
-    call: Call,
-    service: str,
-    port: int,
-    drain_for: float,
-    patience: float,
-    gpus: Optional[List[int]],
+    session: Session, call: Call, service: str, port: int, drain_for: float, patience: float
 ) -> Json:
     """Drain, stop, after ``patience`` seconds kill, and wait until it is really gone. Raises Fail("not-gone")."""
     unit, begun = unit_name(service), boottime()
-    remains = Remains(unit, port, gpus)
+    remains = Remains(unit, port)
     inflight = drain(call, remains, drain_for)
     with session.holding():
         systemctl("stop", "--no-block", unit, check=False)
@@ -177,5 +171,4 @@ def unit_stop(session: Session, args: Json, call: Call) -> Json:
         int(args["port"]),
         float(args.get("drain") or 0.0),
         float(args.get("stop_timeout") or 120.0),
-        args.get("gpus"),
     )

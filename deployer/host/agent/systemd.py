@@ -69,8 +69,8 @@ def journal_cursor() -> str:
 def journal_lines(entry: Json) -> Iterator[Json]:
     """The lines of one journal entry: text, source, and whether a carriage return ended it (a progress bar)."""
     message = entry.get("MESSAGE")
-    if isinstance(message, list) and message and isinstance(message[0], list):
-        message = message[0]
+    if isinstance(message, list) and message and not isinstance(message[0], int):
+        message = message[0]  # a field that was given more than once
     if isinstance(message, list):
         message = bytes(message).decode("utf-8", "replace")
     source = "systemd" if entry.get("_PID") == "1" else "engine"

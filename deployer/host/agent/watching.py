@@ -8,6 +8,7 @@ import pwd
 import queue
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -47,6 +48,9 @@ class Witnesses:
         self.call, self.args = call, args
         self.unit = unit_name(args["service"])
         self.port, self.address = int(args["port"]), args.get("address") or "127.0.0.1"
+        self.addresses = ["0.0.0.0", "::"] + [
+            str(found[4][0]) for found in socket.getaddrinfo(self.address, None)
+        ]
         self.started = start_time(args)
         self.seen: queue.SimpleQueue[Item] = queue.SimpleQueue()
         for witness in (self.log, self.unit_changes, self.health, self.processes):
@@ -97,9 +101,7 @@ class Witnesses:
     def owner(self) -> Tuple[bool, Optional[Json]]:
         """Whether our unit answers on the port, and else who does (None: nobody, any more)."""
         pids = unit_pids(self.unit)
-        here = [
-            item for item in listeners(self.port, pids) if item["address"] in (self.address, "0.0.0.0", "::")
-        ]
+        here = [item for item in listeners(self.port, pids) if item["address"] in self.addresses]
         ours = [item for item in here if item["pid"] in pids]
         return bool(ours), None if ours or not here else here[0]
 

@@ -1,0 +1,292 @@
+"""The agent's pure parts: packing, unit texts, journal lines, quoting, the guard's verdict."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployer.host import agent
+from deployer.host.agent import base, guard, lease, procs, systemd, transition, watching
+
+FOLDER = Path(agent.__file__).parent
+
+
+def test_every_module_is_packed_and_after_those_it_imports() -> None:
+    names = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+    assert set(agent.MODULES) == names
+    for place, name in enumerate(agent.MODULES):
+        tree = ast.parse((FOLDER / f"{name}.py").read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                needed = [node.module] if node.module else [item.name for item in node.names]
+                for module in set(needed) & names:
+                    assert agent.MODULES.index(module) < place, f"{name} imports {module}"
+
+
+def test_the_agent_is_python_38_and_standard_library_only() -> None:
+    ast.parse(agent.source(), feature_version=(3, 8))
+    for name in agent.MODULES:
+        tree = ast.parse((FOLDER / f"{name}.py").read_text(), feature_version=(3, 8))
+        for node in ast.walk(tree):
+            modules = [item.name for item in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            assert {module.partition(".")[0] for module in modules} <= sys.stdlib_module_names | {""}
+
+
+def test_the_bootstrap_survives_any_shells_single_quotes() -> None:
+    from deployer.host.channel import BOOTSTRAP
+
+    assert not set("'\\!\n") & set(BOOTSTRAP)
+    ast.parse(BOOTSTRAP)
+
+
+# --- unit texts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("[X-Deployer]\nRelease=0007-pp8\n", "0007-pp8"),
+        ("[Service]\nRelease=no\n[X-Deployer]\n Release=0007-pp8 \n", "0007-pp8"),
+        ("[X-Deployer]\n[Install]\nRelease=no\n", None),
+        ("", None),
+    ],
+)
+def test_the_release_of_a_unit_text(text: str, release: str | None) -> None:
+    assert base.unit_release(text) == release
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-a", ".a", "a b", "a\n", "é", None, 7, "a" * 200])
+def test_names_that_are_no_file_names_are_refused(name: Any) -> None:
+    with pytest.raises(base.Fail) as caught:
+        base.checked(name, "service")
+    assert caught.value.code == "bad-request"
+
+
+def test_quoting_for_a_unit_line() -> None:
+    assert transition.quoted('/a b/%h$X"\\') == '"/a b/%%h$$X\\"\\\\"'
+
+
+def test_guard_and_recover_units_name_the_service() -> None:
+    values = {"command": "C", "environment": "", "state": "/s", "done": 77}
+    text = transition.GUARD_UNIT.format(**values)
+    assert "ExecStart=C guard %i\nRestart=always" in text
+    assert "RestartPreventExitStatus=77\nSuccessExitStatus=77" in text
+    assert "IgnoreOnIsolate=yes" in text
+    text = transition.RECOVER_UNIT.format(**values)
+    assert "Before=sglang-%i.service" in text
+    assert "TimeoutStartSec=20" in text
+
+
+# --- journal ----------------------------------------------------------------------------------------------------
+
+
+def entry(message: Any, **fields: str) -> dict[str, Any]:
+    return {"MESSAGE": message, "__REALTIME_TIMESTAMP": "1500000", "_PID": "42", **fields}
+
+
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        ("one", [("one", False)]),
+        ("", []),
+        (None, []),
+        ("a\rb\rc", [("a", True), ("b", True), ("c", False)]),
+        ("\r10%\r100%", [("10%", True), ("100%", False)]),
+        ("a\r\nb\n", [("a", False), ("b", False)]),
+        (list("grüß\rx".encode()), [("grüß", True), ("x", False)]),
+        ([255, 65], [("\ufffdA", False)]),
+        (["first", "second"], [("first", False)]),
+    ],
+)
+def test_lines_of_a_journal_entry(message: Any, lines: list[tuple[str, bool]]) -> None:
+    found = list(systemd.journal_lines(entry(message)))
+    assert [(line["text"], line["piece"]) for line in found] == lines
+    assert all((line["t"], line["source"]) == (1.5, "engine") for line in found)
+
+
+def test_systemds_own_lines_are_told_apart() -> None:
+    assert [line["source"] for line in systemd.journal_lines(entry("Started x.", _PID="1"))] == ["systemd"]
+
+
+@given(st.text())
+def test_no_character_of_a_message_is_lost(text: str) -> None:
+    lines = list(systemd.journal_lines(entry(text)))
+    assert "".join(line["text"] for line in lines) == text.replace("\r", "").replace("\n", "")
+    assert not any(set("\r\n") & set(line["text"]) or not line["text"] for line in lines)
+
+
+@given(st.binary())
+def test_bytes_of_a_message_never_raise(data: bytes) -> None:
+    texts = [line["text"] for line in systemd.journal_lines(entry(list(data)))]
+    assert all(isinstance(text, str) for text in texts)
+
+
+# --- control groups ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("init", "pid", "expected"),
+    [
+        ("0::/init.scope\n", "0::/system.slice/a.service\n", "/system.slice/a.service"),
+        (
+            "9:name=systemd:/init.scope\n0::/init.scope\n",
+            "9:name=systemd:/system.slice/a.service/sub\n3:cpu:/x\n0::/\n",
+            "/system.slice/a.service/sub",
+        ),
+        (
+            "9:name=systemd:/\n0::/init.scope\n",
+            "9:name=systemd:/\n0::/system.slice/a.service\n",
+            "/system.slice/a.service",
+        ),
+        (
+            "0::/outer.scope/init.scope\n",
+            "0::/outer.scope/system.slice/a.service\n",
+            "/system.slice/a.service",
+        ),
+    ],
+)
+def test_control_groups_of_v1_v2_and_hybrid(
+    monkeypatch: pytest.MonkeyPatch, init: str, pid: str, expected: str
+) -> None:
+    texts = {"/proc/1/cgroup": init, "/proc/42/cgroup": pid}
+    monkeypatch.setattr(procs, "read_text", texts.get)
+    procs.systemd_hierarchy.cache_clear()
+    try:
+        assert procs.cgroup_of(42) == expected
+        assert procs.unit_of(procs.cgroup_of(42)) == "a.service"
+        assert procs.cgroup_of(43) == ""
+    finally:
+        procs.systemd_hierarchy.cache_clear()
+
+
+def test_a_unit_inside_a_container_is_not_ours() -> None:
+    inner = "/machine.slice/docker-1.scope/system.slice/sglang-kimi.service"
+    assert procs.unit_of(inner) == "docker-1.scope"
+
+
+def test_gpus_that_do_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ["0", "GPU-1", "H200", "143771", "10", "[N/A]", "70.1", None]
+    row[5] = None
+    monkeypatch.setattr(procs, "nvidia_smi", lambda query: [row])
+    assert procs.gpu_list() == [
+        {
+            "index": 0,
+            "uuid": "GPU-1",
+            "name": "H200",
+            "memory_total": 143771 << 20,
+            "memory_used": 10 << 20,
+            "utilization": None,
+            "power_w": 70.1,
+            "power_limit_w": None,
+        }
+    ]
+
+
+# --- lease ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_of_another_boot_is_not_valid() -> None:
+    raw = {
+        "generation": 3,
+        "token": "t",
+        "state": "held",
+        "boot_id": "elsewhere",
+        "expires_boottime": 1e12,
+    }
+    view = lease.lease_view(raw)
+    assert view is not None
+    assert not view["valid"]
+    assert "token" not in view
+    view = lease.lease_view({**raw, "boot_id": base.BOOT_ID})
+    assert view is not None
+    assert view["valid"]
+
+
+# --- the guard's verdict ----------------------------------------------------------------------------------------
+
+TO = "0002-b"
+FROM = "0001-a"
+UP = {"ActiveState": "active", "SubState": "running", "NRestarts": 0, "InvocationID": "i", "MainPID": 1}
+
+
+def verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    state: dict[str, Any] | None = None,
+    running: str | None = None,
+    live: str | None = FROM,
+    candidate: bool = False,
+    since: float = 0.0,
+    **changes: Any,
+) -> str:
+    shown = {**UP, **(state or {})}
+    monkeypatch.setattr(guard, "live_release", lambda service: live)
+    monkeypatch.setattr(guard, "unit_state", lambda unit: shown)
+    monkeypatch.setattr(guard, "running_of", lambda state: {"release": running} if running else None)
+    monkeypatch.setattr(guard, "unit_file", lambda path: {"release": TO} if candidate else None)
+    document = {
+        "from": FROM,
+        "to": TO,
+        "boot_id": base.BOOT_ID,
+        "grace": 600,
+        "stop_timeout": 60,
+        "invocation_id": "i",
+        **changes,
+    }
+    ended = {"boot_id": base.BOOT_ID, "expires_boottime": base.boottime() - since}
+    return guard.verdict("kimi", document, ended)[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"boot_id": "other", "running": FROM}, "converge"),
+        ({"live": TO, "running": TO, "candidate": True}, "converge"),
+        ({"running": FROM}, "forget"),
+        ({"running": TO}, "converge"),
+        ({}, "converge"),
+        ({"running": FROM, "state": {"ActiveState": "deactivating"}}, "wait"),
+        ({"running": FROM, "state": {"ActiveState": "deactivating"}, "since": 61}, "converge"),
+        ({"candidate": True, "running": TO}, "wait"),
+        ({"candidate": True, "running": TO, "since": 601}, "converge"),
+        ({"candidate": True, "running": TO, "state": {"ActiveState": "activating"}}, "wait"),
+        ({"candidate": True, "state": {"ActiveState": "failed"}}, "converge"),
+        ({"candidate": True, "state": {"ActiveState": "inactive"}}, "converge"),
+        ({"candidate": True, "state": {"ActiveState": "activating", "SubState": "auto-restart"}}, "converge"),
+        ({"candidate": True, "running": TO, "state": {"NRestarts": 1}}, "converge"),
+        ({"candidate": True, "running": TO, "state": {"InvocationID": "later"}}, "converge"),
+        ({"candidate": True, "running": TO, "state": {"InvocationID": "i"}, "invocation_id": None}, "wait"),
+    ],
+)
+def test_the_guards_table(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], expected: str) -> None:
+    assert verdict(monkeypatch, **facts) == expected
+
+
+# --- judging ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "proof"),
+    [
+        ({}, None),
+        ({"ActiveState": "activating"}, None),
+        ({"ActiveState": "failed"}, "unit"),
+        ({"ActiveState": "deactivating"}, "unit"),
+        ({"ActiveState": "activating", "SubState": "auto-restart"}, "unit"),
+        ({"NRestarts": 1}, "restart"),
+        ({"InvocationID": "other"}, "restart"),
+        ({"ActiveState": "inactive", "LoadState": "not-found"}, "vanished"),
+    ],
+)
+def test_what_proves_failure(changes: dict[str, Any], proof: str | None) -> None:
+    judge = watching.Watch.__new__(watching.Watch)
+    judge.invocation, judge.restarts = "i", 0
+    found = judge.judge_unit({**UP, "LoadState": "loaded", **changes})
+    assert (found and found["proof"]) == proof

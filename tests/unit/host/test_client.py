@@ -1,0 +1,201 @@
+"""The client's errors, the channel over a scripted pipe, and the fake's own machinery."""
+
+from __future__ import annotations
+
+import json
+import queue
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployer.errors import AgentError, ChannelLost, HostError, LeaseHeld, LeaseLost, WorldMoved
+from deployer.host.channel import ChannelHost, Tail, begin_agent
+from deployer.host.client import HostClient, translated
+from deployer.host.fake import Engine, FakeHost, FakeWorld
+from deployer.host.hostkeys import pinned_fingerprint
+
+
+class ScriptedPipe:
+    """Answers each request with what ``reply`` makes of it."""
+
+    def __init__(self, reply: Any, status: int | None = None, said: str = "") -> None:
+        self.reply, self.status, self.said = reply, status, said
+        self.sent: list[dict[str, Any]] = []
+        self.incoming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.closed = False
+
+    def send(self, data: bytes) -> None:
+        if self.closed:
+            raise OSError("closed")
+        for line in data.splitlines():
+            message = json.loads(line)
+            self.sent.append(message)
+            for piece in self.reply(message):
+                self.incoming.put(piece)
+
+    def recv(self) -> bytes:
+        return self.incoming.get(timeout=10)
+
+    def close(self) -> None:
+        self.closed = True
+        self.incoming.put(b"")
+
+    def ending(self, wait: float = 0.0) -> tuple[int | None, str]:
+        return self.status, self.said
+
+
+def line(**message: Any) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def test_answers_find_their_requests_whatever_the_pieces() -> None:
+    def reply(message: dict[str, Any]) -> list[bytes]:
+        data = line(id=999, ok={}) + line(id=message.get("id"), ok={"op": message.get("op")})
+        return [data[:7], data[7:20], data[20:]]
+
+    host = ChannelHost("h", ScriptedPipe(reply))
+    assert host.call("a", timeout=5) == {"op": "a"}
+    assert host.call("b", timeout=5) == {"op": "b"}
+    host.close(bye=False)
+
+
+def test_no_answer_in_time_is_a_lost_channel() -> None:
+    host = ChannelHost("h", ScriptedPipe(lambda message: []))
+    with pytest.raises(ChannelLost, match="no answer to a within"):
+        host.call("a", timeout=0.05)
+    host.close(bye=False)
+
+
+def test_what_is_not_the_protocol_ends_the_channel() -> None:
+    host = ChannelHost("h", ScriptedPipe(lambda message: [b"Last login: yesterday\n"]))
+    with pytest.raises(ChannelLost, match="not the protocol"):
+        host.call("a", timeout=5)
+    host.close(bye=False)
+
+
+def test_the_hosts_last_words_are_in_the_message() -> None:
+    host = ChannelHost("h", ScriptedPipe(lambda message: [b""], said="Traceback\nMemoryError\n"))
+    with pytest.raises(ChannelLost, match="MemoryError"):
+        host.call("a", timeout=5)
+    host.close(bye=False)
+
+
+def test_a_cancelled_stream_tells_the_host_and_ends() -> None:
+    pipe = ScriptedPipe(lambda message: [line(id=message["id"], event={"n": 1})] if "op" in message else [])
+    host = ChannelHost("h", pipe)
+    with host.stream("watch") as stream:
+        assert stream.next(5) == {"n": 1}
+        assert stream.next(0.01) is None
+    with pytest.raises(StopIteration):
+        stream.next(5)
+    assert pipe.sent[-1] == {"cancel": pipe.sent[0]["id"]}
+    host.close(bye=False)
+
+
+def test_a_stream_ends_with_its_result_or_its_error() -> None:
+    def reply(message: dict[str, Any]) -> list[bytes]:
+        if message["op"] == "good":
+            return [line(id=message["id"], ok={"x": 1})]
+        return [line(id=message["id"], error={"code": "not-gone", "message": "no", "detail": {"pids": [7]}})]
+
+    host = ChannelHost("h", ScriptedPipe(reply))
+    stream = host.stream("good")
+    with pytest.raises(StopIteration):
+        stream.next(5)
+    assert stream.result == {"x": 1}
+    stream = host.stream("bad")
+    with pytest.raises(AgentError) as caught:
+        stream.next(5)
+    assert (caught.value.code, caught.value.detail) == ("not-gone", {"pids": [7]})
+    host.close(bye=False)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "expected"),
+    [
+        (127, "bash: python3: command not found", "cannot be run"),
+        (1, "deployer: needs Python 3.8 or later, this is 3.6.15", "too old"),
+        (1, "something else", "did not start"),
+        (None, "", "no answer in time"),
+    ],
+)
+def test_why_no_agent_starts(status: int | None, said: str, expected: str) -> None:
+    pipe = ScriptedPipe(None, status, said)
+    pipe.incoming.put(b"")
+    with pytest.raises(HostError, match=expected):
+        begin_agent(pipe, "h", timeout=5)
+    assert pipe.closed
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("lease-held", LeaseHeld), ("lease-lost", LeaseLost), ("moved", WorldMoved), ("exists", AgentError)],
+)
+def test_the_hosts_refusals_in_the_operators_words(code: str, kind: type[Exception]) -> None:
+    lease = {
+        "owner": {"user": "ann", "host": "desk", "pid": 3, "command": "apply"},
+        "expires_in": 12.4,
+        "service": "kimi",
+    }
+    error = translated(AgentError(code, "why", detail={"lease": lease}), "gpu1")
+    assert type(error) is kind
+    if kind is LeaseHeld:
+        assert (
+            error.message
+            == "gpu1 is being changed for kimi by ann@desk (apply, pid 3), for another 12 s at least"
+        )
+
+
+@given(st.lists(st.text("abc\n", max_size=50)), st.integers(min_value=1, max_value=100))
+def test_the_tail_keeps_the_end(pieces: list[str], limit: int) -> None:
+    tail = Tail(limit)
+    for piece in pieces:
+        tail.add(piece.encode())
+    kept = tail.text()
+    assert "".join(pieces).endswith(kept)
+    assert kept.endswith("".join(pieces[-1:]))
+    assert len(kept) <= max(limit, len("".join(pieces[-1:])))
+
+
+def test_a_pin_may_be_a_key_or_a_fingerprint() -> None:
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGBCx2RkYnx3lKVN7PbOsMkM0cNDXV5dYLZ3wZDDWMYJ"
+    found = pinned_fingerprint(key)
+    assert found.startswith("SHA256:")
+    assert len(found) == len("SHA256:") + 43
+    assert pinned_fingerprint(found) == found
+
+
+# --- the fake ---------------------------------------------------------------------------------------------------
+
+
+def test_the_fake_records_calls_and_raises_what_it_is_told_to() -> None:
+    world = FakeWorld(faults={"observe": [ChannelLost("gone")]})
+    client = HostClient(FakeHost(world))
+    with pytest.raises(ChannelLost):
+        client.observe({"kimi": 1})
+    assert client.observe({"kimi": 1}).services["kimi"].live is None
+    assert [op for op, _ in world.calls] == ["observe", "observe"]
+
+
+def test_the_fakes_engine_answers_when_it_is_ready() -> None:
+    world = FakeWorld(engines={"0001-a": Engine(http={"/server_info": (200, "{}")})})
+    world.make_live("kimi", "0001-a")
+    client = HostClient(FakeHost(world))
+    assert client.http("GET", "/health", port=1).status == 200
+    assert client.http("GET", "/server_info?x=1", port=1).body == "{}"
+    assert client.http("GET", "/none", port=1).status == 404
+    world.engines["0001-a"] = Engine(ready_after=None)
+    with pytest.raises(AgentError) as caught:
+        client.http("GET", "/health", port=1)
+    assert caught.value.detail == {"state": "refused"}
+
+
+def test_the_fake_runs_what_it_is_given() -> None:
+    world = FakeWorld(run=lambda args: ([str(args["argv"])], 3))
+    stream = HostClient(FakeHost(world)).run(argv=["x"])
+    assert stream.next() == {"line": "['x']"}
+    with pytest.raises(StopIteration):
+        stream.next()
+    assert stream.result["status"] == 3
