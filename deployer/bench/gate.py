@@ -207,9 +207,16 @@ def _measured(bench: Mapping[str, Any], name: str, at: int | None) -> tuple[Json
 
 
 def _sentence(check: Check) -> str:
-    measured = "not measured" if check.measured is None else f"{check.measured:.4g}"
+    measured = "not measured" if check.measured is None else plain_number(check.measured)
     bound = "at least" if check.bound == "min" else "at most"
-    return f"{check.key} is {measured}, {bound} {check.threshold:g} is asked for"
+    return f"{check.key} is {measured}, {bound} {plain_number(check.threshold)} is asked for"
+
+
+def plain_number(value: float) -> str:
+    """A figure to four digits that count, never with an exponent."""
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{float(f'{value:.4g}'):f}".rstrip("0").rstrip(".")
 
 
 def _comparison(bench: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deployer.config.inventory import HostConfig, Inventory, ServiceConfig, load_inventory
-from deployer.config.profile import Profile, load_profile
+from deployer.config.profile import Profile, load_profile, profile_folders
 from deployer.config.settings import Settings, load_settings
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.session import Session
@@ -98,11 +98,8 @@ class App:
         return self.inventory.service(name or self.settings.service)
 
     def profile_folders(self) -> list[Path]:
-        """A site's own profiles come first, then those beside the inventory, then the shipped ones."""
-        folders = [self.settings.profiles] if self.settings.profiles else []
-        if self.settings.inventory is not None:
-            folders.append(self.settings.inventory.parent / "profiles")
-        return [*folders, shipped("templates") / "profiles"]
+        """A site's own profiles come first, then the shipped ones."""
+        return profile_folders(self.settings.profiles)
 
     def profile(self, name: str) -> Profile:
         return load_profile(name, self.profile_folders())

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
-from deployer.config.profile import Profile
+from deployer.config.profile import Profile, effective_bench, effective_gate
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
 from deployer.deploy.plan import Plan, make_plan
@@ -44,7 +44,7 @@ def make_trial(
         service, session.host_config, profile, version, release, templates=session.templates
     )
     model = observed.model
-    bench = profile.bench.over(service.bench).model_dump()
+    bench = effective_bench(service, profile).model_dump()
     trial = Trial(
         service=service.name,
         release=release,
@@ -60,7 +60,7 @@ def make_trial(
         sglang=version,
         model={"path": service.model, "fingerprint": model.fingerprint if model else None},
         bench=bench,
-        gate=service.gate | profile.gate,
+        gate=effective_gate(service, profile),
     )
     return trial, {name: dict(file) for name, file in bundle.files.items()}, list(bundle.notes)
 
@@ -261,12 +261,7 @@ def _refused(session: Session, trial: Trial, made: Plan) -> Outcome:
 
 def _start_again(session: Session, made: Plan, reporter: Reporter) -> Outcome:
     """The live release is the one wanted but does not serve: converge, and prove it."""
-    reporter.step(Step.FINISH)
     restored = converge_and_prove(session, reporter)
-    if restored.serving:
-        reporter.done(restored.message)
-    else:
-        reporter.failed(restored.message)
     return Outcome(
         outcome="live" if restored.serving else "down",
         service=session.service.name,

@@ -251,8 +251,8 @@ class Attempt:
             api_key=self.session.api_key,
         )
         self.progress.bench = bench
-        verdict = evaluate(bench, self.trial.gate)
-        self.progress.verdict = {"result": verdict.result, "reasons": list(verdict.reasons)}
+        verdict = evaluate(bench, self.trial.gate, baseline=self._baseline())
+        self.progress.verdict = verdict.as_dict()
         self.session.client.release_update(
             self.trial.service,
             self.trial.release,
@@ -273,8 +273,16 @@ class Attempt:
                 state,
                 self.progress.verdict,
             )
-        self.reporter.done("; ".join(verdict.reasons[:3]))
+        self.reporter.done("; ".join(verdict.reasons))
         return self._enter(Step.PROMOTE)
+
+    def _baseline(self) -> Json | None:
+        """The benchmark of the release that is live, for comparison."""
+        if self.trial.previous is None:
+            return None
+        read = self.session.client.release_read(self.trial.service, self.trial.previous, ["bench.json"])
+        text = read.files.get("bench.json")
+        return json.loads(text) if text else None
 
     def _promote(self) -> Step:
         started = self._started()

@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 class Step(StrEnum):
-    """The steps of an apply, in order. What follows `TRANSITION` is undone by `converge` if it fails."""
+    """The steps of an apply, in order. What follows `TRANSITION` is undone by `RESTORE` if it fails."""
 
     CONNECT = "connect"
     LEASE = "lease"
@@ -28,6 +28,7 @@ class Step(StrEnum):
     BENCH = "bench"
     PROMOTE = "promote"
     FINISH = "finish"
+    RESTORE = "restore"
     DONE = "done"
 
 
@@ -48,6 +49,7 @@ STEP_TITLES: dict[Step, str] = {
     Step.BENCH: "Smoke benchmark",
     Step.PROMOTE: "Promote",
     Step.FINISH: "Finish",
+    Step.RESTORE: "Go back",
 }
 
 #: Steps that a transition on the host can be resumed in.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from deployer.bench.runner import choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.model import Objection, Trial
+from deployer.errors import ConfigError
 from deployer.host.state import Gpu, HostState, ServiceState
 
 #: Memory in use on a GPU that nobody admits to and that is still no reason to refuse (driver, display), in bytes.
@@ -24,6 +26,7 @@ def objections(
     found = _engine(observed, service)
     found += _model(observed, service)
     found += _gpus(observed, host, service, state, trial)
+    found += _bench(observed, service, trial)
     found += _port(service, state)
     found += _shadows(service, state)
     if observed.disk_free < _MIN_DISK:
@@ -149,6 +152,17 @@ def _gpus(
                 )
             )
     return found
+
+
+def _bench(observed: HostState, service: ServiceConfig, trial: Trial | None) -> list[Objection]:
+    """A benchmark that could not be run is known now, not after the old server was stopped."""
+    wanted = str((trial.bench if trial else {}).get("place") or service.bench.place)
+    has_httpx = bool(observed.engine and observed.engine.httpx)
+    try:
+        choose_place(service, wanted, has_httpx=has_httpx)
+    except ConfigError as error:
+        return [Objection("no-benchmark", error.message, error.remedy or "set bench.place")]
+    return []
 
 
 def _world_size(trial: Trial | None) -> int:

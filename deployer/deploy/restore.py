@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deployer.deploy.following import converge_arguments, drain
-from deployer.deploy.model import Json, Trial
+from deployer.deploy.model import Json, Step, Trial
 from deployer.deploy.session import Session
 from deployer.deploy.wait import wait_ready
 from deployer.errors import AgentError, ChannelLost, LeaseLost
@@ -26,7 +26,7 @@ def restore(
 ) -> Restored:
     """Undo a trial. May be called again after a lost connection: every part looks before it acts."""
     client = session.client
-    client.transition_step(trial.service, "restore")
+    client.transition_step(trial.service, str(Step.RESTORE))
     keep_evidence(session, trial, failure, state, timeline)
     restored = converge_and_prove(session, reporter)
     client.transition_end(trial.service)
@@ -53,9 +53,16 @@ def keep_evidence(session: Session, trial: Trial, failure: Json, state: str, tim
 
 def converge_and_prove(session: Session, reporter: Reporter) -> Restored:
     """Make the host equal to its live release and prove it with /health and one generation of our own."""
+    reporter.step(Step.RESTORE)
+    restored = _converge(session, reporter)
+    (reporter.done if restored.serving else reporter.failed)(restored.message)
+    return restored
+
+
+def _converge(session: Session, reporter: Reporter) -> Restored:
     state = session.state()
     live = state.live.release if state.live else None
-    reporter.note(f"Going back to {live}" if live else "No release is live here: stopping the candidate")
+    reporter.progress(f"to {live}" if live else "no release is live here: stopping the candidate")
     try:
         with session.client.converge(**converge_arguments(session)) as stream:
             answer = drain(stream, reporter)

@@ -104,11 +104,9 @@ def converge(session: Session, reporter: Reporter) -> Outcome:
     reporter.step(Step.LEASE)
     session.acquire()
     reporter.done(f"{session.host_config.name} is ours to change")
-    reporter.step(Step.FINISH)
     state = session.state()
     restored = _settle(session, reporter, state.transition.to if state.transition else None)
     profile = (state.manifest(restored.live) or {}).get("profile")
-    (reporter.done if restored.serving else reporter.failed)(restored.message)
     return Outcome(
         outcome="live" if restored.serving else "down",
         service=service.name,

@@ -151,6 +151,7 @@ class _Wait:
         self._log = LaunchLog()
         self._lines: deque[str] = deque(maxlen=_LOG_LINES)
         self._new: list[str] = []
+        self._in_bar = False
         self._received = 0
         self._unit: Json = {}
         self._proc: Json = {}
@@ -212,10 +213,11 @@ class _Wait:
             if line.get("source") == "systemd":
                 self._keep(text)
                 continue
-            self._log.feed(text, float(line.get("t") or t), bool(line.get("piece")))
+            piece = bool(line.get("piece"))
+            self._log.feed(text, float(line.get("t") or t), piece)
             if noteworthy(text):
                 self._moved = self.clock()
-                self._keep(text)
+                self._keep(text, piece)
 
     def _take_proc(self, event: Json) -> None:
         before, self._proc = self._proc, event
@@ -298,7 +300,11 @@ class _Wait:
     def _elapsed(self) -> float:
         return max(0.0, self.clock() + self._offset)
 
-    def _keep(self, text: str) -> None:
+    def _keep(self, text: str, piece: bool = False) -> None:
+        """Remember a line; of a progress bar only its last state."""
+        if piece and self._in_bar:
+            self._lines.pop()
+        self._in_bar = piece
         self._lines.append(text)
         self._new.append(text)
 

@@ -61,5 +61,5 @@ class Host(Protocol):
         ...
 
     def close(self, *, bye: bool = True) -> None:
-        """End the connection. With ``bye`` the lease, if held, is given back; without it the host sees an abandoned operator."""
+        """End the connection: with ``bye`` a held lease is given back, without it the host sees an abandoned one."""
         ...

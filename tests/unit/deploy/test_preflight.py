@@ -50,6 +50,7 @@ def test_a_fit_host_has_no_objections() -> None:
         (host_state(service_state(), engine=EngineFacts("/p", True, None, None)), "sglang-missing"),
         (host_state(service_state(), model=ModelFacts("/m", False, 0, 0, None, None)), "model-missing"),
         (host_state(service_state(), model=ModelFacts("/m", True, 0, 0, "a", None)), "model-config-missing"),
+        (host_state(service_state(), engine=EngineFacts("/p", True, "0.5.9", None)), "no-benchmark"),
         (host_state(service_state(), gpus=None), "no-gpus"),
         (host_state(service_state(), gpu_count=4), "too-few-gpus"),
         (
@@ -106,7 +107,7 @@ def test_all_objections_are_reported_not_the_first() -> None:
         disk_free=0,
         gpus=None,
     )
-    assert codes(observed) == ["engine-missing", "no-gpus", "port-taken", "disk-full"]
+    assert codes(observed) == ["engine-missing", "no-gpus", "no-benchmark", "port-taken", "disk-full"]
 
 
 def test_a_drop_in_is_said_but_does_not_refuse() -> None:

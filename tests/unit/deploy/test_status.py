@@ -63,7 +63,7 @@ def test_nothing_was_ever_live() -> None:
         ({}, "another text", "edited by hand"),
         ({"candidate": {"release": "0002-x", "text": "", "path": "/run/u"}}, None, "candidate unit is left"),
         ({"running": {"pid": 7, "release": "0002-x", "pids": [7]}}, None, "0002-x is running while 0001-tp8"),
-        ({"running": None}, None, "the live service is not running (inactive"),
+        ({"running": None, "unit": {}}, None, "the live service is not running (inactive"),
         ({"enabled": False}, None, "not enabled"),
         ({"unit": {"ActiveState": "active", "NeedDaemonReload": True}}, None, "daemon-reload"),
         ({"unit": {"ActiveState": "active", "NRestarts": 3}}, None, "restarted 3 times"),
