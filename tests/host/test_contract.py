@@ -425,20 +425,23 @@ def test_watch_sees_log_unit_and_health_and_goes_on_until_cancelled(place: Place
     stage(client, "0001-a")
     begin(client, None, "0001-a")
     started = client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
-    kinds: dict[str, list[dict[str, object]]] = {}
+    texts: list[str] = []
+    units: list[dict[str, Any]] = []
+    healthy = 0
     args = {"cursor": started.cursor, "invocation_id": started.invocation_id, "address": place.address}
     with client.watch(service=SERVICE, port=PORT, probe_interval=0.2, **args) as stream:
 
-        def serving() -> bool:
+        def all_seen() -> bool:
+            nonlocal healthy
             event = stream.next(0.2) or {"kind": "none"}
-            kinds.setdefault(event["kind"], []).append(event)
-            return event["kind"] == "health" and event["state"] == "200" and bool(event["ours"])
+            texts.extend(line["text"] for line in event.get("lines") or [])
+            units.extend([event] if event["kind"] == "unit" else [])
+            healthy += event["kind"] == "health" and event["state"] == "200" and event["ours"]
+            return healthy >= 3 and bool(units) and "hello from the engine" in texts
 
-        until(serving)
-        until(lambda: serving() and "unit" in kinds and "log" in kinds)
-    assert any(line["text"] == "hello from the engine" for event in kinds["log"] for line in event["lines"])  # type: ignore[attr-defined]
-    assert kinds["unit"][-1]["active"] == "active"
-    assert kinds["unit"][-1]["invocation_id"] == started.invocation_id
+        until(all_seen)
+    assert units[-1]["active"] == "active"
+    assert units[-1]["invocation_id"] == started.invocation_id
 
 
 def test_watch_ends_with_the_first_proof(place: Place) -> None:
