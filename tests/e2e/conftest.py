@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from deployer.rehearsal import hosts
 from deployer.rehearsal.host import RehearsalHost
 from deployer.rehearsal.standin import configure, fault
+from tests.conftest import wipe
 
 #: Duration of a stand-in's start against the usual 8 s.
-SCALE = 0.2
+SCALE = 0.1
 
 BENCH = "levels = [2, 4]\noutput_tokens = 8\nprompt_tokens = 16\n"
 
@@ -137,24 +137,53 @@ def finished(child: subprocess.Popen[str], *, expect: int, timeout: float = 120)
     return output
 
 
-@pytest.fixture
-def site(fresh_host: RehearsalHost, tmp_path: Path) -> Iterator[Site]:
-    """A fresh site. Whatever a test leaves running on this side ends with it."""
-    configure(fresh_host, scale=SCALE, speed=4.0)
-    made = Site(fresh_host, tmp_path)
+def site_on(host: RehearsalHost, folder: Path) -> Site:
+    """A site for a host as it is wiped now, with a quick engine."""
+    wipe(host)
+    configure(host, scale=SCALE, speed=4.0)
+    made = Site(host, folder)
     made.write_inventory()
+    return made
+
+
+@pytest.fixture
+def site(rehearsal_host: RehearsalHost, tmp_path: Path) -> Iterator[Site]:
+    """A fresh site."""
+    made = site_on(rehearsal_host, tmp_path)
     yield made
-    for child in made.children:
+    end_children(made)
+
+
+def end_children(site: Site) -> None:
+    """Whatever a test leaves running on this side ends with it."""
+    for child in site.children:
         if child.poll() is None:
             child.send_signal(signal.SIGKILL)
-        child.communicate()
+            child.communicate()
+
+
+# Whether a host is just as `apply tp2` on a fresh one leaves it; later releases are forgotten.
+_STILL_LIVE = r"""
+grep -qx Release=0001-tp2 /usr/local/lib/systemd/system/sglang-kimi.service || exit 0
+test ! -e /run/systemd/system/sglang-kimi.service || exit 0
+test ! -e /var/lib/deployer/kimi/transition.json || exit 0
+pid=$(systemctl show -P MainPID sglang-kimi.service)
+tr '\\0' '\\n' <"/proc/$pid/environ" | grep -qx DEPLOYER_RELEASE=0001-tp2 || exit 0
+test "$(systemctl is-enabled sglang-kimi.service)" = enabled || exit 0
+cd /var/lib/deployer/kimi/releases
+for release in *; do test "$release" = 0001-tp2 || rm -rf "$release"; done
+rm -rf /run/sglang-standin/faults.json*
+echo yes
+"""
 
 
 @pytest.fixture
-def live_site(site: Site) -> Site:
-    """A site on which `tp2` is live as release 0001-tp2."""
-    site.run("apply", "tp2")
-    return site
-
-
-__all__ = ["Site", "finished", "hosts", "live_site", "site"]
+def live_site(rehearsal_host: RehearsalHost, tmp_path: Path) -> Iterator[Site]:
+    """A site on which `tp2` is live as release 0001-tp2, the only one; taken over from the test before if it is so."""
+    made = Site(rehearsal_host, tmp_path)
+    made.write_inventory()
+    if rehearsal_host.run(["sh", "-c", _STILL_LIVE]).strip() != "yes":
+        made = site_on(rehearsal_host, tmp_path)
+        made.run("apply", "tp2")
+    yield made
+    end_children(made)
