@@ -14,6 +14,9 @@ CLEAN_ENV := env PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/dep
 QUIET := -p no:cacheprovider
 endif
 
+# Tests on practice hosts mostly wait, so several run side by side, each worker on a host of its own.
+PARALLEL ?= -n 6 --dist worksteal
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check status apply rollback down format clean rehearsal-programs
 
@@ -26,7 +29,7 @@ demo: $(STAMP) rehearsal-programs ## the whole job on a practice host, no GPU ne
 	@$(PYTHON_ENV) -m deployer.rehearsal.demo
 
 test: $(STAMP) rehearsal-programs ## all tests, those on practice hosts included
-	$(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(QUIET) $(ARGS)
+	$(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(PARALLEL) $(QUIET) $(ARGS)
 
 check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
 	@status=0; \
@@ -34,7 +37,7 @@ check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
 	    echo "$$step"; $(VENV)/bin/$$step || { status=1; failed="$$failed  [$$step]"; }; \
 	done; \
 	[ $$status = 0 ] || echo "failed before the tests:$$failed"; \
-	echo "pytest"; $(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(QUIET) || status=1; \
+	echo "pytest"; $(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(PARALLEL) $(QUIET) || status=1; \
 	exit $$status
 
 status: $(STAMP) ## what is live, and is it healthy

@@ -15,24 +15,16 @@ from dataclasses import dataclass, field
 from deployer.bench.gate import evaluate
 from deployer.bench.runner import run_benchmark
 from deployer.config.inventory import ServiceConfig
-from deployer.deploy.following import converge_arguments, drain
-from deployer.deploy.model import Json, Outcome, Step, Trial, failure_document
+from deployer.deploy.ending import explain_death, stop_unit
+from deployer.deploy.figures import estimate, summary
+from deployer.deploy.following import converge_arguments, describe_bench_event, drain
+from deployer.deploy.model import Json, Outcome, Step, Trial, TrialFailed, failure_document
 from deployer.deploy.restore import Restored, restore
 from deployer.deploy.session import Session
 from deployer.deploy.verify import verify
 from deployer.deploy.wait import WaitResult, wait_ready
-from deployer.errors import AgentError, ChannelLost, DeployerError, LeaseLost, WorldMoved
+from deployer.errors import ChannelLost, DeployerError, LeaseLost, WorldMoved
 from deployer.report.reporter import Reporter
-
-
-class TrialFailed(Exception):
-    """The candidate is not good enough. Internal: turned into an outcome by `Attempt.run`."""
-
-    def __init__(self, failure: Json, state: str = "failed", verdict: Json | None = None) -> None:
-        super().__init__(failure["cause"])
-        self.failure = failure
-        self.state = state
-        self.verdict = verdict
 
 
 @dataclass
@@ -85,10 +77,8 @@ class Attempt:
             except TrialFailed as failed:
                 return self._give_up(failed.failure, failed.state, failed.verdict)
             except WorldMoved as moved:
-                return self._give_up(
-                    failure_document("world-moved", moved.message, phase=self.step, remedy=moved.remedy),
-                    "failed",
-                )
+                told = failure_document("world-moved", moved.message, phase=self.step, remedy=moved.remedy)
+                return self._give_up(told, "failed")
             except KeyboardInterrupt:
                 return self._interrupted()
             except LeaseLost:
@@ -325,6 +315,16 @@ class Attempt:
         self.reporter.done("converged, without a restart")
         return Step.DONE
 
+    def _death(self) -> Json | None:
+        """How the candidate died, where that is why a step after the launch failed."""
+        if self.step not in (Step.VERIFY, Step.BENCH, Step.PROMOTE):
+            return None
+        unit = self.session.state().unit
+        started = self._started()
+        if unit.ok and unit.invocation_id == started["invocation_id"] and not unit.restarts:
+            return None
+        return explain_death(self.session, started, unit, self.step)
+
     # -- the way back -------------------------------------------------------------------------------------------
 
     def _give_up(
@@ -333,6 +333,7 @@ class Attempt:
         self.reporter.failed(failure["cause"])
         while True:
             try:
+                failure = self._death() or failure
                 restored = restore(
                     self.session, self.trial, self.reporter, failure, state, self.progress.timeline
                 )
@@ -404,66 +405,3 @@ def _phase(name: str, seconds: float) -> Json:
 
 def _dump(document: Json) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-
-
-def stop_unit(session: Session, reporter: Reporter) -> str:
-    """Stop what runs under the service's unit, wait until it is really gone, and say how it went.
-
-    Raises TrialFailed where something of it stays.
-    """
-    service = session.service
-    try:
-        with session.client.unit_stop(
-            service=service.name,
-            port=service.port,
-            address=service.bind,
-            drain=service.deadlines.drain,
-            stop_timeout=service.deadlines.stop,
-            gpus=service.gpus,
-        ) as stream:
-            answer = drain(stream, reporter)
-    except AgentError as error:
-        if error.code != "not-gone":
-            raise
-        stuck = error.detail.get("uninterruptible") or []
-        remedy = (
-            f"process {', '.join(map(str, stuck))} is stuck in the kernel (state D): only a reboot of the host helps"
-            if stuck
-            else "see which process holds the port or the GPU memory (`deployer status`), and end it"
-        )
-        raise TrialFailed(failure_document("not-gone", error.message, phase="stop", remedy=remedy)) from error
-    inflight = answer.get("inflight")
-    said = f"stopped in {answer['seconds']:.1f} s"
-    if inflight:
-        said += f", {inflight} requests were in flight"
-    return said + (" (SIGKILL was needed)" if answer.get("killed") else "")
-
-
-def describe_bench_event(event: Json) -> str:
-    """One progress event of the load client in words."""
-    kind = event.get("event")
-    if kind == "note":
-        return str(event.get("text"))
-    done, total = event.get("done"), event.get("total")
-    counted = f" {done}/{total}" if done is not None and total is not None else ""
-    speed = f", {event['tok_s']:.0f} tok/s so far" if event.get("tok_s") else ""
-    level = f" C={event['concurrency']}" if event.get("concurrency") else ""
-    return f"{kind}{level}{counted}{speed}"
-
-
-def estimate(manifests: tuple[Json, ...], profile: str) -> list[Json] | None:
-    """The timeline of the last start of this profile, else of this service; None without one."""
-    known = [item for item in manifests if item.get("timeline")]
-    same = [item for item in known if item.get("profile") == profile]
-    chosen = same or known
-    return list(chosen[-1]["timeline"]) if chosen else None
-
-
-def summary(bench: Json) -> Json:
-    """The few figures of a benchmark that `status` and `history` show."""
-    return {
-        "single_stream_tok_s": bench.get("single_stream_tok_s"),
-        "levels": {
-            str(level["concurrency"]): level.get("aggregate_tok_s") for level in bench.get("levels") or ()
-        },
-    }

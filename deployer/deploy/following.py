@@ -54,3 +54,15 @@ def describe_host_event(event: Json) -> str:
     if event.get("gpu_memory"):
         holders.append(f"{event['gpu_memory'] / 1024**3:.1f} GiB of GPU memory")
     return "waiting for " + (", ".join(holders) or "it") + " to be gone"
+
+
+def describe_bench_event(event: Json) -> str:
+    """One progress event of the load client in words."""
+    kind = event.get("event")
+    if kind == "note":
+        return str(event.get("text"))
+    done, total = event.get("done"), event.get("total")
+    counted = f" {done}/{total}" if done is not None and total is not None else ""
+    speed = f", {event['tok_s']:.0f} tok/s so far" if event.get("tok_s") else ""
+    level = f" C={event['concurrency']}" if event.get("concurrency") else ""
+    return f"{kind}{level}{counted}{speed}"

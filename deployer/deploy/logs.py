@@ -23,10 +23,16 @@ def read(session: Session, *, lines: int, follow: bool, release: int | None) -> 
         invocation = manifest.get("invocation_id")
         if not invocation:
             raise Refused(f"release {release} was never started, so it has no log")
+    asked = {"lines": lines, "follow": follow, "invocation_id": invocation}
+    for entry in entries(session, **asked):
+        if not entry.get("piece"):  # of a progress bar the finished line is enough
+            yield entry
+
+
+def entries(session: Session, **asked: object) -> Iterator[Json]:
+    """The journal's entries for what was ``asked`` (arguments of the host's `journal`), secrets taken out."""
     secrets = [session.api_key] if session.api_key else []
-    with session.client.journal(
-        service=session.service.name, lines=lines, follow=follow, invocation_id=invocation
-    ) as stream:
+    with session.client.journal(service=session.service.name, **asked) as stream:
         while True:
             try:
                 entry = stream.next(timeout=None)

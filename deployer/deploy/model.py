@@ -129,6 +129,16 @@ class Trial:
         )
 
 
+class TrialFailed(Exception):
+    """The candidate is not good enough. Internal: turned into an outcome where the steps are driven."""
+
+    def __init__(self, failure: Json, state: str = "failed", verdict: Json | None = None) -> None:
+        super().__init__(failure["cause"])
+        self.failure = failure
+        self.state = state
+        self.verdict = verdict
+
+
 @dataclass(frozen=True)
 class Objection:
     """One reason why the host is not fit for a profile, and what to do about it."""

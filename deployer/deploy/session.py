@@ -175,7 +175,7 @@ class Session:
         retrying = Retrying(
             retry=retry_if_exception_type(HostError),
             stop=stop_after_delay(limit),
-            wait=wait_exponential_jitter(initial=0.5, max=5.0),
+            wait=wait_exponential_jitter(multiplier=0.5, max=5.0),
             before_sleep=lambda retry: on_try(
                 f"connection lost; trying again ({retry.seconds_since_start:.0f} s of {limit:.0f} s)"
             ),

@@ -223,9 +223,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
         if failure.get("log_tail"):
             console.print("[dim]The log at that moment:[/dim]")
             for line in failure["log_tail"]:
-                console.print(
-                    f"  [dim]│[/dim] {escape(line)}", highlight=False, overflow="ellipsis", no_wrap=True
-                )
+                console.print(f"  [dim]│[/dim] {escape(line)}", highlight=False, soft_wrap=True)
     for note in outcome.notes:
         console.print(f"[dim]· {escape(note)}[/dim]", highlight=False)
     console.print(f"[{colour}]{escape(outcome.message)}[/{colour}]", highlight=False)

@@ -107,6 +107,10 @@ class Converging:
             with self.session.holding():
                 remove_file(candidate_path(self.service))
                 systemctl("daemon-reload")
+                if (
+                    not has_live
+                ):  # nothing will start again: a failed candidate shall not stay on record as failed
+                    systemctl("reset-failed", self.unit, check=False)
             self.did("candidate removed")
 
     def put_in_force(self, want_enabled: bool) -> None:

@@ -52,6 +52,8 @@ def verdict(service: str, transition: Json, lease: Optional[Json]) -> Tuple[str,
             return "wait", "the old server is stopping"
         return "converge", "the old server does not stop"
     started = transition.get("invocation_id")
+    if transition.get("step") == "restore":
+        return "converge", "the operator had begun to go back"
     if not is_up(state):
         return "converge", f"the candidate is {state['ActiveState']}"
     if state["NRestarts"] or (started and state["InvocationID"] != started):

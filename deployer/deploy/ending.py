@@ -1,0 +1,65 @@
+"""How a server ends: stopped by us until nothing of it is left, or by its own death."""
+
+from __future__ import annotations
+
+from deployer.deploy import logs
+from deployer.deploy.following import drain
+from deployer.deploy.model import Json, Step, TrialFailed, failure_document
+from deployer.deploy.session import Session
+from deployer.deploy.wait import TAIL_LINES
+from deployer.errors import AgentError
+from deployer.host.state import UnitState
+from deployer.report.reporter import Reporter
+from deployer.sglang.failures import classify
+
+
+def stop_unit(session: Session, reporter: Reporter) -> str:
+    """Stop what runs under the service's unit, wait until it is really gone, and say how it went.
+
+    Raises TrialFailed where something of it stays.
+    """
+    service = session.service
+    try:
+        with session.client.unit_stop(
+            service=service.name,
+            port=service.port,
+            address=service.bind,
+            drain=service.deadlines.drain,
+            stop_timeout=service.deadlines.stop,
+            gpus=service.gpus,
+        ) as stream:
+            answer = drain(stream, reporter)
+    except AgentError as error:
+        if error.code != "not-gone":
+            raise
+        stuck = error.detail.get("uninterruptible") or []
+        remedy = (
+            f"process {', '.join(map(str, stuck))} is stuck in the kernel (state D): only a reboot of the host helps"
+            if stuck
+            else "see which process holds the port or the GPU memory (`deployer status`), and end it"
+        )
+        raise TrialFailed(failure_document("not-gone", error.message, phase="stop", remedy=remedy)) from error
+    inflight = answer.get("inflight")
+    said = f"stopped in {answer['seconds']:.1f} s"
+    if inflight:
+        said += f", {inflight} requests were in flight"
+    return said + (" (SIGKILL was needed)" if answer.get("killed") else "")
+
+
+def explain_death(session: Session, started: Json, unit: UnitState, step: Step) -> Json:
+    """What the log says about a server that died after it was ready."""
+    lines = [
+        str(entry["text"])
+        for entry in logs.entries(session, cursor=started["cursor"])
+        if not entry.get("piece")
+    ]
+    found = classify(
+        lines, {"result": unit.result, "exec_code": unit.exec_code, "exec_status": unit.exec_status}
+    )
+    return failure_document(
+        found.signature,
+        f"the server died while it served ({unit.active}, {unit.result}): {found.cause}",
+        phase=str(step),
+        remedy=found.remedy,
+        log_tail=lines[-TAIL_LINES:],
+    )
