@@ -8,6 +8,7 @@ import click
 
 from deployer import __version__
 from deployer.cli import change, look
+from deployer.cli.check import check
 from deployer.cli.common import (
     App,
     common_options,
@@ -47,7 +48,7 @@ def cli(context: click.Context) -> None:
     context.ensure_object(App)
 
 
-for command in (*change.COMMANDS, *look.COMMANDS, rehearse):
+for command in (check, *change.COMMANDS, *look.COMMANDS, rehearse):
     cli.add_command(command)
 
 

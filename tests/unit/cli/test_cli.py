@@ -1,0 +1,148 @@
+"""The command line without a host: help, configuration errors, JSON, exit codes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from deployer import errors
+from deployer.cli.main import cli, run
+from deployer.resources import shipped
+
+EXAMPLE = str(shipped("inventories") / "example.toml")
+DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of this machine, and the program's signal handlers left alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("deployer.cli.main.install_signals", lambda: None)
+    for name in ("DEPLOYER_INVENTORY", "DEPLOYER_SERVICE", "DEPLOYER_JSON", "DEPLOYER_YES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    found: list[tuple[str, click.Command]] = []
+    for name, command in cli.commands.items():
+        if isinstance(command, click.Group):
+            found += [(f"{name} {inner}", item) for inner, item in command.commands.items()]
+        else:
+            found.append((name, command))
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*name.split(), "--help"]) == 0
+    assert re.search(r"Examples?:\n\s+deployer ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", [name.split()[0] for name, _ in commands()])
+def test_every_command_is_in_the_reference(name: str) -> None:
+    assert f"`{name}" in DOCS.read_text()
+
+
+def test_every_exit_code_is_in_the_reference() -> None:
+    documented = set(re.findall(r"^\| (\d+) \|", DOCS.read_text(), re.M))
+    classes = [item for _, item in inspect.getmembers(errors, inspect.isclass)]
+    codes = {str(item.exit_code) for item in classes if issubclass(item, errors.DeployerError)}
+    assert codes | {"0", "10"} == documented
+
+
+def test_the_tree_in_the_docstring_of_errors_is_true() -> None:
+    drawn = dict(re.findall(r"(\w+) +(\d+)  ", errors.__doc__ or ""))
+    classes = [item for _, item in inspect.getmembers(errors, inspect.isclass)]
+    real = {item.__name__: str(item.exit_code) for item in classes if issubclass(item, errors.DeployerError)}
+    assert drawn == real
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["apply"], "PROFILE"),
+        (["frobnicate"], "No such command"),
+        (["status", "--frob"], "--frob"),
+        (["status"], "no inventory is named"),
+        (["-i", "missing.toml", "status"], "missing.toml"),
+        (["-i", EXAMPLE, "apply", "tp9"], "tp8"),
+        (["-i", EXAMPLE, "plan", "tp8", "-s", "kimmi"], "kimi"),
+        (["-i", EXAMPLE, "compare", "1"], "at least two"),
+        (["-i", EXAMPLE, "rollback", "--to", "x"], "x"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
+def test_usage_errors(argv: list[str], words: str, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*argv, *(["--json"] if as_json else [])]) == 2
+    printed = capsys.readouterr()
+    if as_json:
+        document = json.loads(printed.out)
+        assert document["exit_code"] == 2
+        assert words in document["error"]["message"] + str(document["error"]["remedy"])
+    else:
+        assert words in printed.err
+        assert "Traceback" not in printed.err
+        assert printed.out == ""
+
+
+def test_profiles_are_listed_with_their_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profiles", "--sglang", "0.5.12.post1", "--json"]) == 0
+    entries = {item["name"]: item for item in json.loads(capsys.readouterr().out)["profiles"]}
+    assert set(entries) >= {
+        "tp8",
+        "pp8",
+        "pp8-async",
+        "pp8-async-mb64",
+        "ep8",
+        "ep4-tp2",
+        "tp1",
+        "tp2",
+        "pp2",
+    }
+    assert "--pp-async-batch-depth" in entries["pp8-async"]["arguments"]
+    assert run(["profiles"]) == 0
+    assert "pp8-async-mb64" in capsys.readouterr().out
+
+
+def test_check_passes_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-i", EXAMPLE, "check", "--json"]) == 0
+    document: Any = json.loads(capsys.readouterr().out)
+    assert document["ok"] is True
+    assert len(document["checked"]) == 10
+
+
+def test_check_names_what_a_version_lacks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    inventory = tmp_path / "i.toml"
+    inventory.write_text(
+        '[hosts.a]\n[services.s]\nhost = "a"\nmodel = "/m"\n[services.s.engine]\npython = "/p/bin/python"\n'
+    )
+    assert run(["-i", str(inventory), "check", "pp8-async", "--sglang", "0.5.5"]) == 2
+    assert "0.5.9" in capsys.readouterr().out
+
+
+def test_options_before_and_after_the_command_mean_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--json", "-i", EXAMPLE, "check", "tp8"]) == 0
+    before = capsys.readouterr().out
+    assert run(["check", "tp8", "--json", "-i", EXAMPLE]) == 0
+    assert capsys.readouterr().out == before
+
+
+def test_a_bug_leaves_a_report_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("deployer.cli.check.examine", broken)
+    assert run(["-i", EXAMPLE, "check", "tp8"]) == 1
+    shown = capsys.readouterr().err
+    report = next(tmp_path.glob("deployer-bug-*.txt"))
+    assert report.name in shown
+    assert "Traceback" not in shown
+    assert "ZeroDivisionError: oops" in report.read_text()
