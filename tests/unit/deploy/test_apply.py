@@ -1,0 +1,333 @@
+"""The steps of apply on a host in memory: their order, and every operation failing in every way once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.config.inventory import Inventory, inventory_from
+from deployer.config.profile import load_profile, profile_folders
+from deployer.deploy.apply import apply
+from deployer.deploy.model import Outcome
+from deployer.deploy.plan import Plan
+from deployer.deploy.rollback import converge, resume, rollback
+from deployer.deploy.session import Session
+from deployer.errors import AgentError, ChannelLost, ConsentRequired, DeployerError, LeaseLost, Refused
+from deployer.host.fake import Engine, FakeHost, FakeWorld
+from deployer.report.reporter import Silent
+
+GIB = 1024**3
+LIVE = "0001-tp1"
+
+
+class Agreed:
+    """Consent that is always given."""
+
+    def possible(self, plan: Plan) -> None:
+        pass
+
+    def given(self, plan: Plan) -> bool:
+        return True
+
+
+class Nobody(Agreed):
+    """Nobody is there to agree."""
+
+    def possible(self, plan: Plan) -> None:
+        if plan.interrupts:
+            raise ConsentRequired("nobody agreed")
+
+
+class Declined(Agreed):
+    """Somebody says no."""
+
+    def given(self, plan: Plan) -> bool:
+        return not plan.interrupts
+
+
+def inventory() -> Inventory:
+    tables = {
+        "hosts": {"gpu1": {"gpus": 2}},
+        "services": {
+            "kimi": {
+                "host": "gpu1",
+                "model": "/m",
+                "engine": {"python": "/opt/sglang/bin/python"},
+                "bench": {"levels": [2], "place": "host"},
+                "deadlines": {"start": 20, "grace": 5, "lease": 5},
+            }
+        },
+    }
+    return inventory_from(tables, Path("i.toml"))
+
+
+def bench(rate: float = 100.0) -> dict[str, Any]:
+    level = {
+        "concurrency": 2,
+        "requests": 2,
+        "completed": 2,
+        "failed": {},
+        "output_tokens": 20,
+        "aggregate_tok_s": rate,
+        "client": {"client_limited": False},
+        "one_token_repeated": False,
+    }
+    return {
+        "levels": [level],
+        "singles": [],
+        "single_stream_tok_s": 50.0,
+        "foreign_traffic": {"value": False},
+    }
+
+
+def world() -> FakeWorld:
+    made = FakeWorld()
+    made.observed = {
+        "gpus": [
+            {"index": index, "uuid": f"u{index}", "name": "g", "memory_total": 96 * GIB, "memory_used": 0}
+            for index in range(2)
+        ],
+        "disk_free": 10 * GIB,
+        "engine": {"python": "/p", "exists": True, "sglang": "0.5.12.post1", "httpx": "0.28"},
+        "model": {"path": "/m", "exists": True, "bytes": 1, "files": 1, "fingerprint": "f", "config": {}},
+    }
+    made.run = lambda args: ([json.dumps({"event": "result", "bench": bench()})], 0)
+    return made
+
+
+def engine(info: dict[str, Any], **changes: Any) -> Engine:
+    answers = {"/server_info": (200, json.dumps(info)), "/generate": (200, "{}")}
+    return Engine(http=answers, **changes)
+
+
+TP1 = {"tp_size": 1, "pp_size": 1}
+TP2 = {"tp_size": 2, "pp_size": 1}
+
+
+def session(made: FakeWorld, command: str = "test") -> Session:
+    found = inventory()
+    return Session(found.service(), found.host("gpu1"), lambda config: FakeHost(made), command=command)
+
+
+def run(made: FakeWorld, profile: str, consent: Any = None) -> Outcome:
+    wanted = load_profile(profile, profile_folders())
+    with session(made) as opened:
+        return apply(opened, wanted, Silent(), consent or Agreed())
+
+
+@pytest.fixture
+def live_world() -> FakeWorld:
+    """A world on which tp1 is live by an apply, with an engine for tp2 that works."""
+    made = world()
+    made.engines[LIVE] = engine(TP1)
+    made.engines["0002-tp2"] = engine(TP2)
+    assert run(made, "tp1").outcome == "live"
+    made.calls.clear()
+    return made
+
+
+def restored(made: FakeWorld) -> None:
+    state = made.service("kimi")
+    assert state.running == LIVE
+    assert f"Release={LIVE}" in (state.live or "")
+    assert state.candidate is None
+    assert state.transition is None
+
+
+def test_what_is_promised_first_is_done_first(live_world: FakeWorld) -> None:
+    outcome = run(live_world, "tp2")
+    assert (outcome.outcome, outcome.release, outcome.previous) == ("live", "0002-tp2", LIVE)
+    order = [op for op, _ in live_world.calls]
+    wanted = [
+        "lease.acquire",
+        "stage",
+        "probe",
+        "transition.begin",
+        "unit.stop",
+        "unit.start",
+        "watch",
+        "run",
+        "promote",
+        "converge",
+        "transition.end",
+    ]
+    places = [order.index(op) for op in wanted]
+    assert places == sorted(places), order
+    steps = [args["step"] for op, args in live_world.calls if op == "transition.step"]
+    assert steps == ["switch", "wait", "verify", "bench", "promote", "finish"]
+    state = live_world.service("kimi")
+    assert state.running == "0002-tp2"
+    assert "Release=0002-tp2" in (state.live or "")
+    manifest = state.releases["0002-tp2"]["manifest"]
+    assert manifest["was_live"] is True
+    assert manifest["previous"] == LIVE
+    assert manifest["timeline"]
+    assert manifest["bench_summary"]["levels"] == {"2": 100.0}
+
+
+def test_the_same_again_changes_nothing(live_world: FakeWorld) -> None:
+    assert run(live_world, "tp1").outcome == "unchanged"
+    changing = {"stage", "transition.begin", "unit.stop", "unit.start", "promote", "converge"}
+    assert not changing & {op for op, _ in live_world.calls}
+
+
+@pytest.mark.parametrize(
+    ("changes", "info", "phase"),
+    [
+        ({"fails_after": 0.0}, TP2, None),
+        (
+            {
+                "log": (
+                    "[2026-01-01 00:00:00 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+                ),
+                "ready_after": 9.0,
+            },
+            TP2,
+            None,
+        ),
+        ({}, {"tp_size": 1, "pp_size": 1}, "verify"),
+    ],
+    ids=["dies", "fatal-line", "not-in-effect"],
+)
+def test_a_bad_candidate_goes_back(
+    live_world: FakeWorld, changes: dict[str, Any], info: dict[str, Any], phase: str | None
+) -> None:
+    live_world.engines["0002-tp2"] = engine(info, **changes)
+    outcome = run(live_world, "tp2")
+    assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("rolled_back", 5, LIVE)
+    assert outcome.failure
+    assert phase is None or outcome.failure["phase"] == phase
+    restored(live_world)
+    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("document", "outcome", "code"),
+    [
+        (
+            bench() | {"levels": [bench()["levels"][0] | {"completed": 1, "failed": {"reset": 1}}]},
+            "rolled_back",
+            5,
+        ),
+        (bench() | {"interrupted": "by a signal"}, "inconclusive", 7),
+    ],
+    ids=["incomplete", "cut-short"],
+)
+def test_the_gate_decides(live_world: FakeWorld, document: dict[str, Any], outcome: str, code: int) -> None:
+    live_world.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
+    result = run(live_world, "tp2")
+    assert (result.outcome, result.exit_code) == (outcome, code)
+    restored(live_world)
+
+
+def test_nothing_live_and_a_bad_candidate_is_down() -> None:
+    made = world()
+    made.engines["0001-tp2"] = engine(TP2, fails_after=0.0)
+    outcome = run(made, "tp2")
+    assert (outcome.outcome, outcome.exit_code) == ("down", 6)
+    assert made.service("kimi").running is None
+
+
+OPERATIONS = ["unit.stop", "unit.start", "watch", "run", "promote", "converge", "transition.step"]
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_lost_connection_is_taken_up_where_it_was(live_world: FakeWorld, op: str) -> None:
+    live_world.faults[op] = [ChannelLost("gone")]
+    outcome = run(live_world, "tp2")
+    assert (outcome.outcome, outcome.release) == ("live", "0002-tp2")
+    assert [name for name, _ in live_world.calls].count("lease.acquire") == 2
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_ctrl_c_anywhere_goes_back(live_world: FakeWorld, op: str) -> None:
+    live_world.faults[op] = [KeyboardInterrupt()]  # type: ignore[list-item]  # what Ctrl-C raises
+    outcome = run(live_world, "tp2")
+    if op == "converge":  # promoted already: there is no way back any more, and none is needed
+        assert live_world.service("kimi").running == "0002-tp2"
+        return
+    assert (outcome.outcome, outcome.exit_code) == ("interrupted", 130)
+    restored(live_world)
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_an_error_of_the_host_anywhere_goes_back(live_world: FakeWorld, op: str) -> None:
+    live_world.faults[op] = [AgentError("os-error", "no space left on device")]
+    outcome = run(live_world, "tp2")
+    if op == "converge":
+        return
+    assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
+    assert "no space" in (outcome.failure or {})["cause"]
+    restored(live_world)
+
+
+@pytest.mark.parametrize("op", ["stage", "probe", "transition.begin"])
+def test_an_error_before_the_stop_leaves_the_old_server_alone(live_world: FakeWorld, op: str) -> None:
+    live_world.faults[op] = [AgentError("os-error", "no space left on device")]
+    with pytest.raises(DeployerError):
+        run(live_world, "tp2")
+    restored(live_world)
+    assert "unit.stop" not in [name for name, _ in live_world.calls]
+
+
+def test_a_lease_that_somebody_else_took_ends_our_part(live_world: FakeWorld) -> None:
+    live_world.faults["promote"] = [AgentError("lease-lost", "taken over")]
+    with pytest.raises(LeaseLost):
+        run(live_world, "tp2")
+
+
+def test_without_consent_nothing_is_staged(live_world: FakeWorld) -> None:
+    with pytest.raises(ConsentRequired):
+        run(live_world, "tp2", Nobody())
+    assert "stage" not in [name for name, _ in live_world.calls]
+    assert run(live_world, "tp2", Declined()).exit_code == 2
+    restored(live_world)
+
+
+def test_rollback_goes_back_and_then_has_nowhere_to_go(live_world: FakeWorld) -> None:
+    run(live_world, "tp2")
+    with session(live_world) as opened:
+        outcome = rollback(opened, Silent(), Agreed())
+    assert (outcome.outcome, outcome.release, outcome.previous) == ("live", LIVE, "0002-tp2")
+    restored(live_world)
+    with session(live_world) as opened, pytest.raises(Refused, match="nothing before it"):
+        rollback(opened, Silent(), Agreed())
+
+
+def test_rollback_to_a_release_that_fails_now_keeps_the_live_one(live_world: FakeWorld) -> None:
+    run(live_world, "tp2")
+    live_world.engines[LIVE] = engine(TP1, fails_after=0.0)
+    with session(live_world) as opened:
+        outcome = rollback(opened, Silent(), Agreed())
+    assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("rolled_back", 5, "0002-tp2")
+    assert live_world.service("kimi").running == "0002-tp2"
+    # It was proven once and stays a target: a failed return does not unprove it.
+    assert live_world.service("kimi").releases[LIVE]["manifest"]["was_live"] is True
+
+
+def test_an_abandoned_change_is_resumed(live_world: FakeWorld) -> None:
+    live_world.faults["watch"] = [SystemExit()]  # type: ignore[list-item]  # the operator's process ends here
+    wanted = load_profile("tp2", profile_folders())
+    opened = session(live_world).open()
+    with pytest.raises(SystemExit):
+        apply(opened, wanted, Silent(), Agreed())
+    opened.close(bye=False)
+    with session(live_world) as again:
+        outcome = resume(again, Silent())
+    assert (outcome.outcome, outcome.release) == ("live", "0002-tp2")
+
+
+def test_there_may_be_nothing_to_resume(live_world: FakeWorld) -> None:
+    with session(live_world) as opened, pytest.raises(Refused, match="nothing to resume"):
+        resume(opened, Silent())
+
+
+def test_converge_starts_what_is_live(live_world: FakeWorld) -> None:
+    live_world.service("kimi").running = None
+    with session(live_world) as opened:
+        outcome = converge(opened, Silent())
+    assert (outcome.outcome, outcome.exit_code) == ("live", 0)
+    restored(live_world)
