@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -213,6 +214,11 @@ def watch(host: FakeHost, args: Json) -> Events:
         return round(time.monotonic() - begun, 3)
 
     yield {"kind": "log", "t": at(), "lines": [line_event(at(), text) for text in engine.log]}
+    for text in engine.log:
+        if any(re.search(pattern, text) for pattern in args.get("fatal") or ()):
+            fatal: Json = {"proof": "fatal-line", "detail": {"line": text}}
+            yield {"kind": "failed", "t": at(), **fatal}
+            return fatal
     while True:
         unit = unit_state(world, state)
         if unit["ActiveState"] != last:
