@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from deployer.cli.common import App, common_options, finish, pass_app, print_json, refused_outcome
+from deployer.cli.common import App, common_options, finish, pass_app, refused_outcome
+from deployer.cli.output import print_json
 from deployer.deploy import apply as apply_
 from deployer.deploy import rollback as rollback_
 from deployer.deploy.model import Outcome, Step

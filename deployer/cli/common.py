@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from deployer.cli.output import make_console, print_json
 from deployer.config.inventory import HostConfig, Inventory, ServiceConfig, load_inventory
 from deployer.config.profile import Profile, load_profile, profile_folders
 from deployer.config.settings import Settings, load_settings
@@ -32,9 +32,6 @@ from deployer.units.render import template_folders
 
 F = TypeVar("F", bound=Callable[..., Any])
 Json = dict[str, Any]
-
-#: Width of tables where the output is not a terminal.
-PIPE_WIDTH = 150
 
 
 @dataclass
@@ -67,16 +64,7 @@ class App:
 
     def _console(self, *, stderr: bool) -> Console:
         colour = self._settings.color if self._settings is not None else "auto"
-        console = Console(
-            stderr=stderr,
-            soft_wrap=True,
-            highlight=False,
-            no_color=True if colour == "never" else None,
-            force_terminal=True if colour == "always" else None,
-        )
-        if not console.is_terminal and "COLUMNS" not in os.environ:
-            console.width = PIPE_WIDTH
-        return console
+        return make_console(stderr=stderr, colour=colour)
 
     @property
     def inventory(self) -> Inventory:
@@ -130,12 +118,6 @@ class App:
             print_json(document)
         else:
             self.console.print(view)
-
-
-def print_json(document: Any) -> None:
-    """The one document of `--json`."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
-    sys.stdout.flush()
 
 
 def common_options(function: F) -> F:

@@ -6,7 +6,8 @@ import time
 
 import click
 
-from deployer.cli.common import App, common_options, pass_app, print_json
+from deployer.cli.common import App, common_options, pass_app
+from deployer.cli.output import print_json
 from deployer.config.profile import list_profiles
 from deployer.deploy import logs as logs_
 from deployer.deploy import status as status_

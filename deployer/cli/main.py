@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from deployer import __version__
@@ -73,9 +71,6 @@ def run(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print_error(app, interrupted())
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
     except Exception as error:
         path = write_bug_report(error)
         print_error(

@@ -24,6 +24,7 @@ from deployer.deploy.session import Session
 from deployer.deploy.verify import verify
 from deployer.deploy.wait import WaitResult, wait_ready
 from deployer.errors import ChannelLost, DeployerError, LeaseLost, WorldMoved
+from deployer.host.state import ServiceState
 from deployer.report.reporter import Reporter
 
 
@@ -49,6 +50,7 @@ class Attempt:
         self.benchmark = benchmark
         self.progress = Progress()
         self.step = Step.STOP
+        self.before = trial.previous
         self._handlers: dict[Step, Callable[[], Step]] = {
             Step.STOP: self._stop,
             Step.SWITCH: self._switch,
@@ -66,6 +68,7 @@ class Attempt:
     def run(self, first: Step) -> Outcome:
         """Go through the steps from ``first`` on and say what came of it. Raises only where the host is lost to us."""
         self.step = first
+        self._recall()
         while True:
             try:
                 return self._steps()
@@ -91,6 +94,15 @@ class Attempt:
                     "failed",
                 )
 
+    def _recall(self) -> None:
+        """What the transition tells: which release was live, what an earlier operator measured in this attempt."""
+        transition = self.session.state().transition
+        known = transition.raw if transition else {}
+        self.before = transition.from_ if transition else self.trial.previous
+        if self.step is not Step.STOP:
+            self.progress.timeline = list(known.get("timeline") or ())
+            self.progress.phases = list(self.progress.timeline)
+
     def _steps(self) -> Outcome:
         while self.step is not Step.DONE:
             self.reporter.step(self.step)
@@ -101,12 +113,15 @@ class Attempt:
             elif self.step is Step.WAIT:
                 self.progress.phases.extend(self.progress.timeline)
             self.step = following
+        return self._live()
+
+    def _live(self) -> Outcome:
         return Outcome(
             outcome="live",
             service=self.trial.service,
             profile=self.trial.profile,
             release=self.trial.release,
-            previous=self.trial.previous,
+            previous=self.before,
             phases=self.progress.phases,
             bench=self.progress.bench,
             verdict=self.progress.verdict,
@@ -118,10 +133,10 @@ class Attempt:
     def _where(self) -> Step:
         """The step that the host says we are in."""
         state = self.session.state()
+        live = state.live.release if state.live else None
+        if _is_promoted(state, self.trial.release):
+            return Step.FINISH
         if state.transition is None or state.transition.to != self.trial.release:
-            live = state.live.release if state.live else None
-            if live == self.trial.release:
-                return Step.FINISH
             raise LeaseLost(
                 f"while the connection was down the host's guard took over; {live or 'nothing'} is live there now"
             )
@@ -268,9 +283,9 @@ class Attempt:
 
     def _baseline(self) -> Json | None:
         """The benchmark of the release that is live, for comparison."""
-        if self.trial.previous is None:
+        if self.before is None:
             return None
-        read = self.session.client.release_read(self.trial.service, self.trial.previous, ["bench.json"])
+        read = self.session.client.release_read(self.trial.service, self.before, ["bench.json"])
         text = read.files.get("bench.json")
         return json.loads(text) if text else None
 
@@ -333,9 +348,16 @@ class Attempt:
         self.reporter.failed(failure["cause"])
         while True:
             try:
+                if _is_promoted(self.session.state(), self.trial.release):
+                    return self._finish_late(failure, interrupted=interrupted)
                 failure = self._death() or failure
                 restored = restore(
-                    self.session, self.trial, self.reporter, failure, state, self.progress.timeline
+                    self.session,
+                    self.trial,
+                    self.reporter,
+                    failure,
+                    state if self.benchmark else None,
+                    self.progress.timeline,
                 )
                 break
             except ChannelLost:
@@ -370,11 +392,26 @@ class Attempt:
             notes=self.progress.notes,
         )
 
+    def _finish_late(self, failure: Json, *, interrupted: bool) -> Outcome:
+        """Something went wrong after the promotion, from where no way leads back and none is needed."""
+        try:
+            self._finish()
+        except (DeployerError, KeyboardInterrupt) as error:
+            said = error.message if isinstance(error, DeployerError) else "interrupted"
+            self.progress.notes.append(f"tidying up did not end ({said}); the host's guard completes it")
+        outcome = self._live()
+        if interrupted:
+            outcome.outcome, outcome.exit_code = "interrupted", 130
+            outcome.message = f"interrupted after the promotion: {outcome.message}"
+        else:
+            outcome.notes.append(f"after the promotion: {failure['cause']}")
+        return outcome
+
     def _interrupted(self) -> Outcome:
-        live = self.trial.previous or "nothing"
-        self.reporter.warn(
-            f"Interrupted: going back to {live}. Press Ctrl-C again to leave that to the host's guard."
-        )
+        what = f"going back to {self.before or 'nothing live'}"
+        if self.step is Step.FINISH:
+            what = f"{self.trial.release} is live already"
+        self.reporter.warn(f"Interrupted: {what}. Press Ctrl-C again to leave the rest to the host's guard.")
         failure = failure_document(
             "interrupted", f"interrupted by the operator during {self.step}", phase=str(self.step)
         )
@@ -388,15 +425,21 @@ class Attempt:
             service=self.trial.service,
             profile=self.trial.profile,
             release=self.trial.release,
-            previous=self.trial.previous,
+            previous=self.before,
             phases=self.progress.phases,
             failure=failure,
             exit_code=130,
             message=(
                 f"interrupted; the guard on {self.session.host_config.name} restores "
-                f"{self.trial.previous or 'the state without a live release'} now. Look with `deployer status`."
+                f"{self.before or 'the state without a live release'} now. Look with `deployer status`."
             ),
         )
+
+
+def _is_promoted(state: ServiceState, release: str) -> bool:
+    """Whether the live pointer has moved to the release on trial."""
+    before = state.transition.from_ if state.transition else None
+    return state.live is not None and state.live.release == release and before != release
 
 
 def _phase(name: str, seconds: float) -> Json:

@@ -22,9 +22,12 @@ class Restored:
 
 
 def restore(
-    session: Session, trial: Trial, reporter: Reporter, failure: Json, state: str, timeline: list[Json]
+    session: Session, trial: Trial, reporter: Reporter, failure: Json, state: str | None, timeline: list[Json]
 ) -> Restored:
-    """Undo a trial. May be called again after a lost connection: every part looks before it acts."""
+    """Undo a trial. May be called again after a lost connection: every part looks before it acts.
+
+    ``state`` is what the release becomes; None for one that was proven before and stays what it was.
+    """
     client = session.client
     client.transition_step(trial.service, str(Step.RESTORE))
     keep_evidence(session, trial, failure, state, timeline)
@@ -33,11 +36,13 @@ def restore(
     return restored
 
 
-def keep_evidence(session: Session, trial: Trial, failure: Json, state: str, timeline: list[Json]) -> None:
+def keep_evidence(
+    session: Session, trial: Trial, failure: Json, state: str | None, timeline: list[Json]
+) -> None:
     """Write what happened into the release. A release that cannot be written must not stop the way back."""
-    patch: Json = {"state": state, "failure": failure}
-    if timeline:
-        patch["timeline"] = timeline
+    patch: Json = {"failure": failure}
+    if state is not None:
+        patch |= {"state": state, "timeline": timeline or None}
     try:
         session.client.release_update(
             trial.service,

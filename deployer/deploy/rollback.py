@@ -78,7 +78,6 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
         outcome.message = (
             f"rolled back: {trial.profile} is live on {service.name} again as release {trial.release}"
         )
-        outcome.previous = live
     return outcome
 
 
