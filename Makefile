@@ -18,7 +18,7 @@ endif
 PARALLEL ?= -n 6 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check status apply rollback down format clean rehearsal-programs
+.PHONY: help demo test check fuzz status apply rollback down format clean rehearsal-programs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
 	[ $$status = 0 ] || echo "failed before the tests:$$failed"; \
 	echo "pytest"; $(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(PARALLEL) $(QUIET) || status=1; \
 	exit $$status
+
+fuzz: $(STAMP) ## the properties on many more examples
+	HYPOTHESIS_PROFILE=thorough $(PYTHON_ENV) -m pytest tests/unit --timeout 0 $(ARGS)
 
 status: $(STAMP) ## what is live, and is it healthy
 	@$(PYTHON_ENV) -m deployer status $(ARGS)

@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from deployer.rehearsal import hosts, sets
+
+# How many examples a property is tried on: few in every run, many by `make fuzz`.
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("thorough", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 _FOLDER = Path(__file__).parent
 _SET = f"test-{os.getpid()}"
@@ -40,6 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder in ("host", "e2e"):
             if _FOLDER / folder in item.path.parents:
                 item.add_marker(folder)
+                # Whole commands on a machine that runs several of them at once take their time.
+                if folder == "e2e":
+                    item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")

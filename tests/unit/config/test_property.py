@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from, load_inventory
@@ -46,14 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.dictionaries(st.sampled_from(["hosts", "services", "defaults", "x"]), sections))
-@settings(max_examples=300, deadline=None)
 def test_tables(data: dict[str, Any]) -> None:
     with contextlib.suppress(ConfigError):
         inventory_from(data, Path("x.toml"))
 
 
 @given(tables)
-@settings(max_examples=150, deadline=None)
 def test_a_service_with_anything_in_it(table: dict[str, Any]) -> None:
     service = {"host": "box", "model": "/m", "engine": {"python": "/p"}, **table}
     with contextlib.suppress(ConfigError):
@@ -64,14 +62,12 @@ def test_a_service_with_anything_in_it(table: dict[str, Any]) -> None:
 
 
 @given(st.text())
-@settings(max_examples=300, deadline=None)
 def test_text(text: str) -> None:
     with contextlib.suppress(ConfigError):
         inventory_from(parse_toml(text, Path("x.toml"), "the inventory"), Path("x.toml"))
 
 
 @given(st.binary())
-@settings(max_examples=150, deadline=None)
 def test_bytes(folder: Path, data: bytes) -> None:
     (folder / "x.toml").write_bytes(data)
     with contextlib.suppress(ConfigError):
@@ -81,7 +77,6 @@ def test_bytes(folder: Path, data: bytes) -> None:
 
 
 @given(tables)
-@settings(max_examples=150, deadline=None)
 def test_profiles(folder: Path, table: dict[str, Any]) -> None:
     text = "\n".join(f"{json.dumps(key)} = {_toml(value)}" for key, value in table.items())
     (folder / "p.toml").write_text(text, encoding="utf-8", errors="replace")

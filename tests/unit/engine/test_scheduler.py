@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.rehearsal.engine.sglang.scheduler import DecodeDone, Event, PrefillDone, Request, Scheduler
@@ -104,7 +104,6 @@ def test_one_slot_only_without_a_pipeline() -> None:
     assert len(driver.scheduler.slots) == 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     pp=st.integers(1, 4),
     depth=st.integers(0, 4),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.sglang.launch import PHASES, Count, LaunchLog, LaunchState, finish_timeline, noteworthy
@@ -199,7 +199,6 @@ _WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=200)
 @given(st.lists(st.one_of(_WORDS.map(str.encode), st.binary(max_size=12)), max_size=40))
 def test_any_bytes_never_raise_and_the_phase_never_goes_back(chunks: list[bytes]) -> None:
     log = LaunchLog()

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.errors import ConfigError
@@ -120,7 +120,6 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(KNOWN), st.data())
-@settings(max_examples=400, deadline=None)
 def test_what_is_rendered_is_parsed_back(version: str, data: st.DataObject) -> None:
     """Any value for any flag: either refused, or the version's parser reads it back as it was meant."""
     flag = data.draw(st.sampled_from(flag_table(version).flags))
@@ -144,7 +143,6 @@ def test_what_is_rendered_is_parsed_back(version: str, data: st.DataObject) -> N
 
 
 @given(st.dictionaries(st.text(max_size=20), json_values, max_size=4))
-@settings(max_examples=200, deadline=None)
 def test_any_table(extra: dict[str, Any]) -> None:
     with contextlib.suppress(ConfigError):
         launch_arguments(profile(extra_args=extra), service(), "0.5.23")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.errors import ConfigError
@@ -36,7 +36,6 @@ def test_nasty_words(word: str) -> None:
 
 
 @given(st.lists(writable | st.sampled_from(NASTY), max_size=6))
-@settings(max_examples=500, deadline=None)
 def test_any_command_line(words: list[str]) -> None:
     argv = [PROGRAM, *words]
     line = quoting.command_line(argv)
@@ -68,7 +67,6 @@ def test_programs_that_systemd_would_change(path: str) -> None:
 
 
 @given(variable | st.sampled_from([word for word in NASTY if not any(c in word for c in "\r\x01\x1b\x7f")]))
-@settings(max_examples=500, deadline=None)
 def test_environment(value: str) -> None:
     line = quoting.assignment("NAME", value)
     (entry,) = systemd.assignments(f"[Service]\nEnvironment={line}\n")
@@ -76,7 +74,6 @@ def test_environment(value: str) -> None:
 
 
 @given(st.lists(variable, max_size=4))
-@settings(max_examples=500, deadline=None)
 def test_environment_file(values: list[str]) -> None:
     meant = {f"NAME_{number}": value for number, value in enumerate(values)}
     text = "".join(quoting.file_line(name, value) for name, value in meant.items())

@@ -1,0 +1,88 @@
+"""Output that cannot end a deployment: a closed terminal or pipe makes it silent, nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from rich.console import Console
+
+#: Width of tables where the output is not a terminal.
+PIPE_WIDTH = 150
+
+
+class Unbreakable:
+    """A text stream whose reader may go away in the middle of a change."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.broken = False
+
+    def write(self, text: str) -> int:
+        """Write, or drop what nobody can read any more. Characters the terminal cannot show are replaced."""
+        if not self.broken:
+            try:
+                return self._stream.write(text)
+            except UnicodeEncodeError:
+                encoding = self._stream.encoding or "ascii"
+                return self.write(text.encode(encoding, "replace").decode(encoding))
+            except (OSError, ValueError):
+                self._give_up()
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        if not self.broken:
+            try:
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._give_up()
+
+    def isatty(self) -> bool:
+        return not self.broken and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:
+        return self._stream.encoding or "utf-8"
+
+    def _give_up(self) -> None:
+        self.broken = True
+        try:  # what is still buffered would make the interpreter complain at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        except (OSError, ValueError):
+            return
+
+
+def make_console(*, stderr: bool, colour: str = "auto") -> Console:
+    """A console on stdout or stderr; ``colour`` is auto, always or never."""
+    stream = Unbreakable(sys.stderr if stderr else sys.stdout)
+    console = Console(
+        file=stream,  # type: ignore[arg-type]  # all of a text stream that rich uses
+        soft_wrap=True,
+        highlight=False,
+        no_color=True if colour == "never" else None,
+        force_terminal=True if colour == "always" else None,
+    )
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
+    return console
+
+
+def print_json(document: Any) -> None:
+    """The one document of `--json`."""
+    out = Unbreakable(sys.stdout)
+    out.write(json.dumps(document, indent=2, ensure_ascii=not _is_unicode(out.encoding), default=str) + "\n")
+    out.flush()
+
+
+def _is_unicode(encoding: str) -> bool:
+    return encoding.lower().replace("-", "").startswith("utf")
