@@ -7,15 +7,9 @@ STAMP  := $(VENV)/.installed
 ifeq ($(wildcard deployer.toml),)
 export DEPLOYER_INVENTORY ?= inventories/rehearsal.toml
 endif
-# Practice hosts need root. Tests run by sudo leave no files of root's in the checkout.
 ifneq ($(shell id -u),0)
 SUDO  := sudo
-CLEAN_ENV := env PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/deployer-hypothesis
-QUIET := -p no:cacheprovider
 endif
-
-# Tests on practice hosts mostly wait, so several run side by side, each worker on a host of its own.
-PARALLEL ?= -n 6 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check fuzz status apply rollback down format clean rehearsal-programs
@@ -29,7 +23,7 @@ demo: $(STAMP) rehearsal-programs ## the whole job on a practice host, no GPU ne
 	@$(PYTHON_ENV) -m deployer.rehearsal.demo
 
 test: $(STAMP) rehearsal-programs ## all tests, those on practice hosts included
-	$(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(PARALLEL) $(QUIET) $(ARGS)
+	@tools/test.sh $(PYTHON_ENV) $(ARGS)
 
 check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
 	@status=0; \
@@ -37,7 +31,7 @@ check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
 	    echo "$$step"; $(VENV)/bin/$$step || { status=1; failed="$$failed  [$$step]"; }; \
 	done; \
 	[ $$status = 0 ] || echo "failed before the tests:$$failed"; \
-	echo "pytest"; $(SUDO) $(CLEAN_ENV) $(PYTHON_ENV) -m pytest $(PARALLEL) $(QUIET) || status=1; \
+	tools/test.sh $(PYTHON_ENV) || status=1; \
 	exit $$status
 
 fuzz: $(STAMP) ## the properties on many more examples

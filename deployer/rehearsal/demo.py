@@ -8,9 +8,7 @@ import sys
 import time
 
 from deployer.rehearsal.commands import RERUN_HINT
-from deployer.resources import shipped
-
-INVENTORY = shipped("inventories") / "rehearsal.toml"
+from deployer.rehearsal.host import find
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("rehearse", "up"),
@@ -35,7 +33,7 @@ def main() -> int:
             else f"\n$ deployer {' '.join(words)}"
         )
         sys.stdout.flush()
-        options = () if words[0] == "rehearse" else ("-i", str(INVENTORY))
+        options = () if words[0] == "rehearse" else ("-i", str(find()[0].inventory))
         finished = subprocess.run(
             [sys.executable, "-m", "deployer", *words, *options], check=False, stdin=subprocess.DEVNULL
         )

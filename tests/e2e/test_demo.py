@@ -1,0 +1,63 @@
+"""The README's first command, as anybody would type it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployer.rehearsal import hosts
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The demo's practice host in a folder of this test's own."""
+    monkeypatch.setenv("DEPLOYER_REHEARSAL_DIR", f"/var/lib/deployer-rehearsal-test-{os.getpid()}")
+    yield
+    hosts.down()
+
+
+@pytest.mark.alone
+@pytest.mark.usefixtures("elsewhere")
+def test_make_demo_tells_the_whole_story_and_again_in_less_time() -> None:
+    first = demo(limit=180)
+    for words in (
+        "tp8 is live on kimi as release 0001-tp8",
+        "pp8-async is live on kimi as release 0002-pp8-async",
+        "rolled back: tp8 is live on kimi again as release 0001-tp8",
+        "deployer rehearse down",
+    ):
+        assert words in first
+    # The story's figures, as the benchmark measures them: 26 and 578 tok/s, 34 and 248.
+    found = re.findall(r"^speed +(\d+) tok/s for one, \d+ at 8, (\d+) at 32", first, re.MULTILINE)
+    async_one, async_many, tp_one, tp_many = (int(number) for pair in found for number in pair)
+    assert (tp_one, async_one) == (pytest.approx(26, abs=1), pytest.approx(34, abs=1))
+    assert (tp_many, async_many) == (pytest.approx(578, rel=0.06), pytest.approx(248, rel=0.06))
+
+    second = demo(limit=90)
+    assert "pp8-async is live on kimi as release 0003-pp8-async" in second
+
+
+def demo(limit: float) -> str:
+    """Run `make demo` with this environment; it must end well within ``limit`` seconds."""
+    began = time.monotonic()
+    finished = subprocess.run(
+        ["make", "--no-print-directory", "demo", f"VENV={sys.prefix}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=limit * 3,
+        env={key: value for key, value in os.environ.items() if key != "MAKEFLAGS"},
+    )
+    assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
+    assert time.monotonic() - began < limit
+    return finished.stdout

@@ -1,0 +1,28 @@
+#!/bin/sh
+# All tests: first those that need the machine to themselves, then the others side by side (they mostly wait; each worker
+# has a practice host of its own). With arguments: just `pytest ARGUMENTS`.
+#
+#   tools/test.sh PYTHON [ARGUMENT...]
+set -eu
+cd "$(dirname "$0")/.."
+python=$1
+shift
+
+run() { "$python" -m pytest "$@"; }
+
+if [ "$(id -u)" != 0 ]; then
+    # Practice hosts need root; as root, no file of root's shall stay in the checkout.
+    run() {
+        sudo env PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/deployer-hypothesis \
+            "$python" -m pytest -p no:cacheprovider "$@"
+    }
+fi
+
+if [ $# -gt 0 ]; then
+    run "$@"
+    exit
+fi
+status=0
+run -m alone || status=$?
+run -n 6 --dist worksteal -m "not alone" || status=$?
+exit "$status"
