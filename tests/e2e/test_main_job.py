@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 
 import pytest
 
@@ -118,6 +119,15 @@ def test_logs_follow_and_end_with_ctrl_c(live_site: Site) -> None:
     assert child.stdout.readline().strip()
     child.send_signal(signal.SIGINT)
     finished(child, expect=130)
+
+
+def test_status_can_be_watched(live_site: Site) -> None:
+    child = live_site.start("status", "--watch", "--interval", "0.5")
+    time.sleep(4)
+    child.send_signal(signal.SIGINT)
+    output = finished(child, expect=0)
+    assert output.count("0001-tp2") >= 1
+    assert "Traceback" not in output
 
 
 def test_status_without_anything_live(site: Site) -> None:

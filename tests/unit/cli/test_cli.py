@@ -13,6 +13,8 @@ import pytest
 
 from deployer import errors
 from deployer.cli.main import cli, run
+from deployer.deploy.model import Outcome, failure_document
+from deployer.deploy.plan import Plan
 from deployer.resources import shipped
 
 EXAMPLE = str(shipped("inventories") / "example.toml")
@@ -146,3 +148,16 @@ def test_a_bug_leaves_a_report_and_exit_code_1(
     assert report.name in shown
     assert "Traceback" not in shown
     assert "ZeroDivisionError: oops" in report.read_text()
+
+
+def test_the_documents_keys_are_in_the_reference() -> None:
+    text = DOCS.read_text()
+    plan = Plan("s", "p", "deploy", None, "0001-p", (), "", False, None, "none")
+    documents: list[dict[str, Any]] = [
+        Outcome("live", "s").as_dict(),
+        plan.as_dict(),
+        failure_document("s", "c"),
+    ]
+    for document in documents:
+        missing = [key for key in document if f'"{key}"' not in text]
+        assert missing == []
