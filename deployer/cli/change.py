@@ -13,9 +13,9 @@ from deployer.deploy import apply as apply_
 from deployer.deploy import rollback as rollback_
 from deployer.deploy.model import Outcome, Step
 from deployer.deploy.plan import Plan
+from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.errors import ConsentRequired, DeployerError
-from deployer.report.reporter import Reporter
 from deployer.report.views import plan_view
 
 yes_option = click.option(

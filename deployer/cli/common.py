@@ -21,11 +21,11 @@ from deployer.config.inventory import HostConfig, Inventory, ServiceConfig, load
 from deployer.config.profile import Profile, load_profile, profile_folders
 from deployer.config.settings import Settings, load_settings
 from deployer.deploy.model import Outcome, failure_document
+from deployer.deploy.reporter import Reporter, Silent
 from deployer.deploy.session import Session
 from deployer.errors import ConfigError, DeployerError, Interrupted
 from deployer.host.connect import connect
 from deployer.host.protocol import Host
-from deployer.report.reporter import Reporter, Silent
 from deployer.report.terminal import TerminalReporter
 from deployer.resources import shipped
 from deployer.units.render import template_folders

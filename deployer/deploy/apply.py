@@ -13,11 +13,11 @@ from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
 from deployer.deploy.plan import Plan, make_plan
 from deployer.deploy.preflight import notes, objections
+from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, PreflightRefused, ValidationRefused
 from deployer.host.state import HostState, ProbeReport, Transition
-from deployer.report.reporter import Reporter
 from deployer.units.bundle import build_bundle, comparable
 
 

@@ -19,13 +19,13 @@ from deployer.deploy.ending import explain_death, stop_unit
 from deployer.deploy.figures import estimate, summary
 from deployer.deploy.following import converge_arguments, describe_bench_event, drain
 from deployer.deploy.model import Json, Outcome, Step, Trial, TrialFailed, failure_document
+from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import Restored, restore
 from deployer.deploy.session import Session
 from deployer.deploy.verify import verify
 from deployer.deploy.wait import WaitResult, wait_ready
 from deployer.errors import ChannelLost, DeployerError, LeaseLost, WorldMoved
 from deployer.host.state import ServiceState
-from deployer.report.reporter import Reporter
 
 
 @dataclass

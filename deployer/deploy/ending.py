@@ -5,11 +5,11 @@ from __future__ import annotations
 from deployer.deploy import logs
 from deployer.deploy.following import drain
 from deployer.deploy.model import Json, Step, TrialFailed, failure_document
+from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.deploy.wait import TAIL_LINES
 from deployer.errors import AgentError
 from deployer.host.state import UnitState
-from deployer.report.reporter import Reporter
 from deployer.sglang.failures import classify
 
 

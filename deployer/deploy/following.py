@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from deployer.deploy.model import Json
+from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.host.protocol import Stream
-from deployer.report.reporter import Reporter
 
 
 def converge_arguments(session: Session) -> Json:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from deployer.deploy.following import converge_arguments, drain
 from deployer.deploy.model import Json, Step, Trial
+from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.deploy.wait import wait_ready
 from deployer.errors import AgentError, ChannelLost, LeaseLost
-from deployer.report.reporter import Reporter
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import Outcome, Step
 from deployer.deploy.plan import make_plan, rollback_target
 from deployer.deploy.preflight import objections
+from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import Restored, converge_and_prove
 from deployer.deploy.session import Session
 from deployer.errors import Refused
-from deployer.report.reporter import Reporter
 from deployer.units.bundle import comparable
 
 

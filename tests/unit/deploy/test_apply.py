@@ -13,11 +13,11 @@ from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.apply import apply
 from deployer.deploy.model import Outcome
 from deployer.deploy.plan import Plan
+from deployer.deploy.reporter import Silent
 from deployer.deploy.rollback import converge, resume, rollback
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, ChannelLost, ConsentRequired, DeployerError, LeaseLost, Refused
 from deployer.host.fake import Engine, FakeHost, FakeWorld
-from deployer.report.reporter import Silent
 
 GIB = 1024**3
 LIVE = "0001-tp1"

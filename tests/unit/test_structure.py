@@ -1,0 +1,50 @@
+"""The structure as docs/architecture.md has it: imports run downwards, modules stay a page or a few."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "deployer"
+
+#: Each part may import from those named (and from deployer.errors and deployer.resources).
+ALLOWED = {
+    "cli": {"deploy", "report", "rehearsal", "host", "sglang", "units", "config"},
+    "report": {"deploy", "host", "sglang", "bench"},
+    "deploy": {"host", "bench", "units", "sglang", "config"},
+    "bench": {"host"},
+    "host": {"config"},
+    "units": {"sglang", "config"},
+    "sglang": {"config"},
+    "config": set(),
+    "rehearsal": set(),
+}
+COMMON = {"errors", "resources"}
+#: One table of data classes, longer than a module should be and still one thing.
+LONG = {"host/state.py": 560, "deploy/attempt.py": 460}
+
+
+def imports(path: Path) -> set[str]:
+    """The parts of deployer that a module imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name and name.startswith("deployer.")}
+    return found
+
+
+@pytest.mark.parametrize("part", sorted(ALLOWED))
+def test_imports_run_downwards(part: str) -> None:
+    for path in (PACKAGE / part).rglob("*.py"):
+        upward = imports(path) - ALLOWED[part] - COMMON - {part}
+        assert not upward, f"{path.relative_to(PACKAGE)} imports {', '.join(sorted(upward))}"
+
+
+def test_modules_stay_a_page_or_a_few() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        name = str(path.relative_to(PACKAGE))
+        assert len(path.read_text().splitlines()) <= LONG.get(name, 405), name
