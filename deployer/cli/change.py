@@ -52,6 +52,21 @@ class AskAtTerminal:
         return bool(click.confirm("Go on?", default=False))
 
 
+def interrupted_outcome(app: App, service: str, profile: str | None, *, changing: bool) -> Outcome:
+    """A Ctrl-C outside of an attempt: nothing was changed yet, or a converge was cut short."""
+    message = "interrupted before anything was changed; what was serving is serving"
+    if changing:
+        message = "interrupted while the host was being made equal to its live release"
+        try:
+            with app.session("look after an interruption") as look:
+                state = look.state()
+            live = state.live.release if state.live else "nothing"
+            message += f"; live is {live}, the unit is {state.unit.active}. `deployer converge` completes it"
+        except (DeployerError, KeyboardInterrupt):
+            message += "; look with `deployer status`, `deployer converge` completes it"
+    return Outcome(outcome="interrupted", service=service, profile=profile, exit_code=130, message=message)
+
+
 def run_change(
     app: App, command: str, profile: str | None, work: Callable[[Session, Reporter], Outcome]
 ) -> int:
@@ -66,13 +81,7 @@ def run_change(
             reporter.done(f"{session.host_config.name} ({hello.hostname}), systemd {hello.systemd}")
             outcome = work(session, reporter)
     except KeyboardInterrupt:
-        outcome = Outcome(
-            outcome="interrupted",
-            service=service.name,
-            profile=profile,
-            exit_code=130,
-            message="interrupted before anything was changed; what was serving is serving",
-        )
+        outcome = interrupted_outcome(app, service.name, profile, changing=session.changing)
     except DeployerError as error:
         if not app.as_json:
             raise

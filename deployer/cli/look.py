@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import click
 
 from deployer.cli.common import App, common_options, pass_app
-from deployer.cli.output import print_json
+from deployer.cli.output import Unbreakable, print_json
 from deployer.config.profile import list_profiles
 from deployer.deploy import logs as logs_
 from deployer.deploy import status as status_
@@ -105,8 +106,12 @@ def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
             print_json({"service": session.service.name, "lines": list(entries)})
             return 0
         try:
+            out = Unbreakable(sys.stdout)
             for entry in entries:
-                click.echo(entry["text"])
+                out.write(entry["text"] + "\n")
+                out.flush()
+                if out.broken:
+                    return 0
         except KeyboardInterrupt:
             return 130
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from deployer import __version__
@@ -15,6 +17,7 @@ from deployer.cli.common import (
     print_error,
     write_bug_report,
 )
+from deployer.cli.output import Unbreakable
 from deployer.errors import DeployerError, UsageError
 from deployer.rehearsal.commands import rehearse
 
@@ -71,6 +74,9 @@ def run(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print_error(app, interrupted())
         return 130
+    except BrokenPipeError:
+        Unbreakable(sys.stdout).flush()
+        return 0
     except Exception as error:
         path = write_bug_report(error)
         print_error(

@@ -20,6 +20,9 @@ from deployer.errors import AgentError, PreflightRefused, ValidationRefused
 from deployer.host.state import HostState, ProbeReport, Transition
 from deployer.units.bundle import build_bundle, comparable
 
+#: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.
+DECISIVE = frozenset({"ExecStart", "Type", "User", "Restart"})
+
 
 class Consent(Protocol):
     """Somebody who agrees to the restart of what is live, or does not."""
@@ -129,20 +132,19 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     reporter.done("GPUs, port, engine, model and disk are fit")
 
     stage(session, trial, files, reporter)
-    begun = False
+    agreed = False
     try:
         reporter.step(Step.VALIDATE)
         validate(session, trial, reporter)
         reporter.step(Step.CONSENT)
-        if not consent.given(made):
-            return _refused(session, trial, made)
-        reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
-        begin(session, trial, reporter)
-        begun = True
+        agreed = consent.given(made)
     finally:
-        if not begun:
+        if not agreed:
             session.client.release_update(service.name, trial.release, patch={"state": "abandoned"})
-    return Attempt(session, trial, reporter).run(Step.STOP)
+    if not agreed:
+        return _refused(session, trial, made)
+    reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
+    return Attempt(session, trial, reporter).run()
 
 
 def _version(observed: HostState) -> str:
@@ -202,6 +204,12 @@ def validate(session: Session, trial: Trial, reporter: Reporter) -> None:
 def probe_problems(report: ProbeReport, argv: tuple[str, ...]) -> list[str]:
     """What is wrong with a unit by systemd's own account. Pure."""
     problems = list(report.verify_lines)
+    for drop_in in report.drop_ins:
+        decisive = sorted(set(drop_in["keys"]) & DECISIVE)
+        if decisive:
+            problems.append(
+                f"{drop_in['path']} sets {', '.join(decisive)}: remove it, or put it into the template"
+            )
     if report.load_error:
         problems.append(report.load_error)
     elif report.argv != argv:
@@ -219,32 +227,6 @@ def probe_problems(report: ProbeReport, argv: tuple[str, ...]) -> list[str]:
     if not problems and report.verify_status != 0:
         problems.append(f"systemd-analyze verify ended with status {report.verify_status}")
     return problems
-
-
-def begin(session: Session, trial: Trial, reporter: Reporter, *, proven: bool = False) -> None:
-    """Write the intent to disk and start the guard: from here on the host finishes this by itself if we do not."""
-    reporter.step(Step.TRANSITION)
-    service = session.service
-    session.client.transition_begin(
-        service.name,
-        {
-            "from": trial.previous,
-            "to": trial.release,
-            "profile": trial.profile,
-            "step": str(Step.STOP),
-            "grace": service.deadlines.grace,
-            "port": service.port,
-            "address": service.bind,
-            "drain": service.deadlines.drain,
-            "stop_timeout": service.deadlines.stop,
-            "ready_timeout": service.deadlines.start,
-            "gpus": service.gpus,
-            "proven": proven,
-        },
-    )
-    if not proven:
-        session.client.release_update(service.name, trial.release, patch={"state": "candidate"})
-    reporter.done("recorded; the guard watches")
 
 
 def _refused(session: Session, trial: Trial, made: Plan) -> Outcome:
@@ -304,7 +286,7 @@ def resume_transition(session: Session, transition: Transition, reporter: Report
         )
     reporter.note(f"Going on with {trial.release} at the step '{transition.step}'")
     proven = bool(transition.raw.get("proven"))
-    return Attempt(session, trial, reporter, benchmark=not proven).run(Step(transition.step))
+    return Attempt(session, trial, reporter, proven=proven).run(Step(transition.step))
 
 
 def read_trial(session: Session, release: str) -> Trial:

@@ -251,3 +251,11 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Json | None, s
         None,
         f"{live_name} is the first release that went live here; there is nothing before it to go back to",
     )
+
+
+def lost_live(state: ServiceState) -> str | None:
+    """The release that runs and was live, where its unit file was deleted; None where all is well."""
+    if state.live is not None or state.running is None:
+        return None
+    manifest = state.manifest(state.running.release) or {}
+    return state.running.release if manifest.get("was_live") else None

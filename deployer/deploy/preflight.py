@@ -5,6 +5,7 @@ from __future__ import annotations
 from deployer.bench.runner import choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.model import Objection, Trial
+from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
 from deployer.host.state import Gpu, HostState, ServiceState
 
@@ -29,6 +30,16 @@ def objections(
     found += _bench(observed, service, trial)
     found += _port(service, state)
     found += _shadows(service, state)
+    lost = lost_live(state)
+    if lost and (trial is None or trial.release != lost):
+        number = (state.manifest(lost) or {}).get("number")
+        found.append(
+            Objection(
+                "live-unit-missing",
+                f"{lost} is running and was live, but its unit file was deleted: there would be no way back to it",
+                f"put it back first: `deployer rollback --to {number}`",
+            )
+        )
     if observed.disk_free < _MIN_DISK:
         found.append(
             Objection(

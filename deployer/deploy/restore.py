@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from deployer.deploy.following import converge_arguments, drain
@@ -9,7 +11,7 @@ from deployer.deploy.model import Json, Step, Trial
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.deploy.wait import wait_ready
-from deployer.errors import AgentError, ChannelLost, LeaseLost
+from deployer.errors import AgentError
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,19 @@ def restore(
 
     ``state`` is what the release becomes; None for one that was proven before and stays what it was.
     """
-    client = session.client
-    client.transition_step(trial.service, str(Step.RESTORE))
+    with suppress_refusals():
+        session.client.transition_step(trial.service, str(Step.RESTORE))
     keep_evidence(session, trial, failure, state, timeline)
-    restored = converge_and_prove(session, reporter)
-    client.transition_end(trial.service)
-    return restored
+    return converge_and_prove(session, reporter)
+
+
+@contextmanager
+def suppress_refusals() -> Iterator[None]:
+    """What is only written down must not stop the way back (a full disk); a lost lease or connection does."""
+    try:
+        yield
+    except AgentError:
+        return
 
 
 def keep_evidence(
@@ -43,54 +52,54 @@ def keep_evidence(
     patch: Json = {"failure": failure}
     if state is not None:
         patch |= {"state": state, "timeline": timeline or None}
-    try:
+    with suppress_refusals():
         session.client.release_update(
             trial.service,
             trial.release,
             patch=patch,
             files={"log.txt": "\n".join(failure.get("log_tail") or []) + "\n"},
         )
-    except (ChannelLost, LeaseLost):
-        raise
-    except AgentError as error:
-        failure["evidence_lost"] = error.message
 
 
 def converge_and_prove(session: Session, reporter: Reporter) -> Restored:
     """Make the host equal to its live release and prove it with /health and one generation of our own."""
     reporter.step(Step.RESTORE)
+    session.changing = True
     restored = _converge(session, reporter)
     (reporter.done if restored.serving else reporter.failed)(restored.message)
     return restored
 
 
 def _converge(session: Session, reporter: Reporter) -> Restored:
+    """The transition ends with a converge that succeeds; one that fails stays for the guard, which tries again."""
     state = session.state()
     live = state.live.release if state.live else None
     reporter.progress(f"to {live}" if live else "no release is live here: stopping the candidate")
     try:
-        with session.client.converge(**converge_arguments(session)) as stream:
+        with session.client.converge(**converge_arguments(session), repair=True, await_ready=False) as stream:
             answer = drain(stream, reporter)
     except AgentError as error:
-        return Restored(
-            live, False, f"the host could not be made equal to {live or 'its state before'}: {error.message}"
-        )
+        wanted = live or "its state before"
+        again = "; the host's guard goes on trying" if state.transition else ""
+        return Restored(live, False, f"the host could not be made equal to {wanted}: {error.message}{again}")
     if live is None:
         return Restored(None, False, "nothing is serving: no release was ever live on this service")
     if not answer.get("invocation_id"):
         return Restored(live, False, f"{live} is live on disk but is not running")
+    started = {"invocation_id": answer["invocation_id"], "cursor": answer.get("cursor")}
     result = wait_ready(
         session.client.host,
         service=session.service.name,
         port=session.service.port,
         address=session.service.bind,
-        started={"invocation_id": answer["invocation_id"], "cursor": answer.get("cursor")},
+        started=started if answer.get("started") else {**started, "attach": True},
         stall=session.service.deadlines.stall,
         deadline=session.service.deadlines.start,
         on_update=reporter.launch,
         api_key=session.api_key,
     )
+    did = "was started again but does not serve" if answer.get("started") else "runs but does not serve"
     if not result.ready:
         cause = result.failure.cause if result.failure else "it did not become ready"
-        return Restored(live, False, f"{live} was started again but does not serve: {cause}")
-    return Restored(live, True, f"{live} is serving again and healthy")
+        return Restored(live, False, f"{live} {did}: {cause}")
+    return Restored(live, True, f"{live} is serving {'again ' if answer.get('started') else ''}and healthy")

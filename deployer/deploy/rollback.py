@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deployer.deploy.apply import Consent, begin, preflight_error, read_trial, resume_transition, validate
+from deployer.deploy.apply import Consent, preflight_error, read_trial, resume_transition, validate
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import Outcome, Step
 from deployer.deploy.plan import make_plan, rollback_target
@@ -72,8 +72,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
             message=f"nothing was changed; {live} is live on {service.name}",
         )
     reporter.done("agreed")
-    begin(session, replace(trial, previous=live), reporter, proven=True)
-    outcome = Attempt(session, trial, reporter, benchmark=False).run(Step.STOP)
+    outcome = Attempt(session, trial, reporter, proven=True).run()
     if outcome.outcome == "live":
         outcome.message = (
             f"rolled back: {trial.profile} is live on {service.name} again as release {trial.release}"

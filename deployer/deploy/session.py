@@ -61,6 +61,8 @@ class Session:
         self.service = service
         self.host_config = host_config
         self.command = command
+        #: Whether anything on the host may have been changed by now.
+        self.changing = False
         self.templates = templates
         self._connect = connect
         self._heartbeat: Heartbeat | None = None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 from deployer.deploy.model import Json
+from deployer.deploy.plan import lost_live
 from deployer.deploy.session import Health, Session
+from deployer.errors import AgentError
 from deployer.host.state import HostState, ServiceState
 
 
@@ -17,9 +20,9 @@ def status(session: Session) -> Json:
     health = session.health() if state.listeners else Health(False, "refused", 0.0)
     stored = None
     if state.live and state.live.release:
-        stored = session.client.release_read(session.service.name, state.live.release, ["unit"]).files.get(
-            "unit"
-        )
+        with suppress(AgentError):  # a release folder that is gone is drift, and `drift` says so
+            read = session.client.release_read(session.service.name, state.live.release, ["unit"])
+            stored = read.files["unit"]
     return status_document(
         session.service.name, session.host_config.name, observed, health, stored, now=time.time()
     )
@@ -111,8 +114,15 @@ def _transition(state: ServiceState, now: float) -> Json | None:
 
 def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[str]:
     """In what the host differs from its live release, in words."""
-    found = [f"{path} changes or replaces the unit" for path in state.shadows]
+    found = [*state.problems, *(f"{path} changes or replaces the unit" for path in state.shadows)]
     live = state.live.release if state.live else None
+    if live and state.manifest(live) is None:
+        found.append(f"the folder of the live release {live} is gone: apply makes a new one")
+    lost = lost_live(state)
+    if lost:
+        found.append(
+            f"the unit file of {lost} is gone although it was live: `deployer rollback --to` puts it back"
+        )
     if state.live and stored_unit is not None and state.live.text != stored_unit:
         found.append(f"{state.live.path} was edited by hand: it differs from the unit kept in release {live}")
     if state.transition is None:

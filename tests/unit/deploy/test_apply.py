@@ -16,7 +16,7 @@ from deployer.deploy.plan import Plan
 from deployer.deploy.reporter import Silent
 from deployer.deploy.rollback import converge, resume, rollback
 from deployer.deploy.session import Session
-from deployer.errors import AgentError, ChannelLost, ConsentRequired, DeployerError, LeaseLost, Refused
+from deployer.errors import AgentError, ChannelLost, ConsentRequired, DeployerError, Refused
 from deployer.host.fake import Engine, FakeHost, FakeWorld
 
 GIB = 1024**3
@@ -275,8 +275,54 @@ def test_an_error_before_the_stop_leaves_the_old_server_alone(live_world: FakeWo
 
 def test_a_lease_that_somebody_else_took_ends_our_part(live_world: FakeWorld) -> None:
     live_world.faults["promote"] = [AgentError("lease-lost", "taken over")]
-    with pytest.raises(LeaseLost):
+    outcome = run(live_world, "tp2")
+    assert (outcome.outcome, outcome.exit_code) == ("interrupted", 4)
+    assert "running is 0002-tp2" in outcome.message
+
+
+def test_a_connection_lost_while_the_intent_is_written_is_taken_up(live_world: FakeWorld) -> None:
+    live_world.faults["transition.begin"] = [ChannelLost("gone")]
+    assert run(live_world, "tp2").outcome == "live"
+
+
+def test_ctrl_c_while_reconnecting_says_what_the_host_does(live_world: FakeWorld) -> None:
+    live_world.faults["run"] = [ChannelLost("gone")]
+    live_world.faults["lease.acquire"] = []
+    made = session(live_world)
+    wanted = load_profile("tp2", profile_folders())
+    with made as opened:
+        opened.reconnect = interrupted  # type: ignore[assignment,method-assign]
+        outcome = apply(opened, wanted, Silent(), Agreed())
+    assert (outcome.outcome, outcome.exit_code) == ("interrupted", 130)
+    assert f"the guard on gpu1 restores {LIVE}" in outcome.message
+
+
+def interrupted(*args: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_bug_leaves_the_host_in_order(live_world: FakeWorld) -> None:
+    live_world.faults["run"] = [ZeroDivisionError()]
+    with pytest.raises(ZeroDivisionError):
         run(live_world, "tp2")
+    restored(live_world)
+
+
+def test_what_cannot_be_written_down_does_not_stop_the_way_back(live_world: FakeWorld) -> None:
+    live_world.engines["0002-tp2"] = engine(TP2, fails_after=0.0)
+    live_world.faults["release.update"] = [AgentError("os-error", "no space left")] * 5
+    outcome = run(live_world, "tp2")
+    assert outcome.outcome == "rolled_back"
+    restored(live_world)
+
+
+def test_a_host_that_cannot_converge_keeps_its_guard(live_world: FakeWorld) -> None:
+    live_world.engines["0002-tp2"] = engine(TP2, fails_after=0.0)
+    live_world.faults["converge"] = [AgentError("shadowed", "it is masked")]
+    outcome = run(live_world, "tp2")
+    assert (outcome.outcome, outcome.exit_code) == ("down", 6)
+    assert "the host's guard goes on trying" in outcome.message
+    assert live_world.service("kimi").transition is not None
 
 
 def test_without_consent_nothing_is_staged(live_world: FakeWorld) -> None:

@@ -1,0 +1,294 @@
+"""The steps that change a host, one by one: each looks at the host first, does its part and names the next one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from deployer.bench.gate import evaluate
+from deployer.bench.runner import run_benchmark
+from deployer.config.inventory import ServiceConfig
+from deployer.deploy.ending import stop_unit
+from deployer.deploy.figures import estimate, summary
+from deployer.deploy.following import converge_arguments, describe_bench_event, drain
+from deployer.deploy.model import Json, Step, Trial, TrialFailed, failure_document
+from deployer.deploy.reporter import Reporter
+from deployer.deploy.session import Session
+from deployer.deploy.verify import verify
+from deployer.deploy.wait import WaitResult, wait_ready
+from deployer.errors import AgentError
+
+
+@dataclass
+class Progress:
+    """What an attempt has measured so far."""
+
+    started: Json = field(default_factory=dict)
+    phases: list[Json] = field(default_factory=list)
+    timeline: list[Json] = field(default_factory=list)
+    bench: Json | None = None
+    verdict: Json | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Steps:
+    """One trial on one host. ``before`` is the release that is live while it is tried."""
+
+    def __init__(self, session: Session, trial: Trial, reporter: Reporter, *, proven: bool) -> None:
+        self.session = session
+        self.trial = trial
+        self.reporter = reporter
+        self.proven = proven
+        self.before = trial.previous
+        self.progress = Progress()
+        self._handlers: dict[Step, Callable[[], Step]] = {
+            Step.TRANSITION: self._transition,
+            Step.STOP: self._stop,
+            Step.SWITCH: self._switch,
+            Step.WAIT: self._wait,
+            Step.VERIFY: self._verify,
+            Step.BENCH: self._bench,
+            Step.PROMOTE: self._promote,
+            Step.FINISH: self._finish,
+        }
+
+    @property
+    def service(self) -> ServiceConfig:
+        return self.session.service
+
+    def perform(self, step: Step) -> Step:
+        """Do one step and return the next. TrialFailed where the candidate is not good enough."""
+        self.reporter.step(step)
+        began = time.monotonic()
+        following = self._handlers[step]()
+        if step in (Step.STOP, Step.VERIFY, Step.BENCH):
+            self.progress.phases.append({"name": str(step), "seconds": round(time.monotonic() - began, 3)})
+        elif step is Step.WAIT:
+            self.progress.phases.extend(self.progress.timeline)
+        return following
+
+    def recall(self, step: Step) -> None:
+        """What the host tells of this attempt: which release was live, what an earlier operator measured."""
+        state = self.session.state()
+        if state.transition is None or state.transition.to != self.trial.release:
+            self.before = state.live.release if state.live else None
+            return
+        self.before = state.transition.from_
+        if step not in (Step.TRANSITION, Step.STOP):
+            self.progress.timeline = list(state.transition.raw.get("timeline") or ())
+            self.progress.phases = list(self.progress.timeline)
+
+    def _transition(self) -> Step:
+        """Write the intent to disk and start the guard: from here on the host finishes this by itself if we do not."""
+        service, trial = self.service, self.trial
+        self.session.client.transition_begin(
+            service.name,
+            {
+                "from": self.before,
+                "to": trial.release,
+                "profile": trial.profile,
+                "step": str(Step.STOP),
+                "grace": service.deadlines.grace,
+                "port": service.port,
+                "address": service.bind,
+                "drain": service.deadlines.drain,
+                "stop_timeout": service.deadlines.stop,
+                "ready_timeout": service.deadlines.start,
+                "gpus": service.gpus,
+                "proven": self.proven,
+            },
+        )
+        if not self.proven:
+            self.session.client.release_update(service.name, trial.release, patch={"state": "candidate"})
+        self.reporter.done("recorded; the guard watches")
+        return Step.STOP
+
+    def _enter(self, step: Step, patch: Json | None = None) -> Step:
+        """Write down that ``step`` begins, before it does."""
+        self.session.client.transition_step(self.trial.service, str(step), patch)
+        return step
+
+    def _stop(self) -> Step:
+        state = self.session.state()
+        if state.running is None or state.running.release == self.trial.release:
+            self.reporter.done(
+                "nothing was running" if state.running is None else "the candidate runs already"
+            )
+            return self._enter(Step.SWITCH)
+        stopped = stop_unit(self.session, self.reporter)
+        self.reporter.done(stopped)
+        return self._enter(Step.SWITCH)
+
+    def _switch(self) -> Step:
+        state = self.session.state()
+        running = state.running
+        if running is not None and running.release == self.trial.release:
+            self.reporter.done(f"{self.trial.release} runs already (pid {running.pid})")
+            return self._enter(Step.WAIT)
+        started = self.session.client.unit_start(self.trial.service, self.trial.release, self.trial.candidate)
+        self.progress.started = {"invocation_id": started.invocation_id, "cursor": started.cursor}
+        self.reporter.done(f"{self.session.unit} started with {self.trial.release}")
+        return self._enter(Step.WAIT)
+
+    def _wait(self) -> Step:
+        result = self._watch()
+        self.progress.timeline = result.timeline
+        if not result.ready:
+            failure = result.failure
+            assert failure is not None, "a wait that is not ready names its failure"
+            raise TrialFailed(
+                failure_document(
+                    failure.signature,
+                    failure.cause,
+                    phase=failure.phase,
+                    remedy=failure.remedy,
+                    log_tail=result.log_tail,
+                )
+            )
+        self.reporter.done(f"ready after {result.seconds:.1f} s")
+        return self._enter(Step.VERIFY, {"timeline": result.timeline})
+
+    def _watch(self) -> WaitResult:
+        started = self.started()
+        return wait_ready(
+            self.session.client.host,
+            service=self.trial.service,
+            port=self.service.port,
+            address=self.service.bind,
+            started=started,
+            stall=self.service.deadlines.stall,
+            deadline=self.service.deadlines.start,
+            on_update=self.reporter.launch,
+            api_key=self.session.api_key,
+            estimate=estimate(self.session.state().releases, self.trial.profile),
+        )
+
+    def started(self) -> Json:
+        """Which start of the unit is ours: remembered, or as the host wrote it into the transition."""
+        if not self.progress.started:
+            state = self.session.state()
+            known = state.transition.raw if state.transition else {}
+            self.progress.started = {
+                "invocation_id": known.get("invocation_id") or state.unit.invocation_id,
+                "cursor": known.get("cursor") or "",
+            }
+        return self.progress.started
+
+    def _verify(self) -> Step:
+        checked = verify(
+            self.session.client.host,
+            service=self.trial.service,
+            bundle_requested=self.trial.requested,
+            invocation_id=str(self.started()["invocation_id"]),
+            port=self.service.port,
+            address=self.service.bind,
+            advertised=self.service.advertised,
+            api_key=self.session.api_key,
+        )
+        if not checked.ok:
+            raise TrialFailed(
+                failure_document(
+                    "not-in-effect",
+                    "; ".join(checked.problems),
+                    phase="verify",
+                    remedy="see the arguments named; SGLang drops some silently, or another process answers",
+                )
+            )
+        self.reporter.done(
+            f"our process answers; {len(self.trial.requested)} requested arguments are in effect"
+        )
+        return self._enter(Step.BENCH)
+
+    def _bench(self) -> Step:
+        if self.proven:
+            self.progress.verdict = {
+                "result": "pass",
+                "reasons": [f"{self.trial.release} was proven when it first went live; not measured again"],
+            }
+            self.reporter.done("proven before; not measured again")
+            return self._enter(Step.PROMOTE)
+        bench = run_benchmark(
+            self.session.client.host,
+            self.service,
+            self.trial.bench,
+            on_event=lambda event: self.reporter.progress(describe_bench_event(event)),
+            api_key=self.session.api_key,
+        )
+        self.progress.bench = bench
+        verdict = evaluate(bench, self.trial.gate, baseline=self._baseline())
+        self.progress.verdict = verdict.as_dict()
+        self.session.client.release_update(
+            self.trial.service,
+            self.trial.release,
+            patch={"verdict": self.progress.verdict, "bench_summary": summary(bench)},
+            files={"bench.json": json.dumps(bench, indent=1, ensure_ascii=False) + "\n"},
+        )
+        if verdict.result != "pass":
+            state = "inconclusive" if verdict.result == "inconclusive" else "failed"
+            raise TrialFailed(
+                failure_document(
+                    f"gate-{verdict.result}",
+                    "; ".join(verdict.reasons),
+                    phase="bench",
+                    remedy="see bench.json of the release; change the profile or the gate"
+                    if state == "failed"
+                    else "remove what disturbed the measurement, then apply again",
+                ),
+                state,
+                self.progress.verdict,
+            )
+        self.reporter.done("; ".join(verdict.reasons))
+        return self._enter(Step.PROMOTE)
+
+    def _baseline(self) -> Json | None:
+        """The benchmark of the release that is live, for comparison."""
+        if self.before is None:
+            return None
+        try:
+            read = self.session.client.release_read(self.trial.service, self.before, ["bench.json"])
+            text = read.files.get("bench.json")
+            return json.loads(text) if text else None
+        except (AgentError, ValueError):
+            return None  # only the comparison is lost with it
+
+    def _promote(self) -> Step:
+        started = self.started()
+        self.session.client.promote(
+            self.trial.service,
+            self.trial.release,
+            self.trial.unit,
+            expect_live=self.before,
+            expect_invocation=str(started["invocation_id"]),
+        )
+        self.reporter.done(f"{self.trial.release} is the live release")
+        return self._enter(Step.FINISH)
+
+    def _finish(self) -> Step:
+        client, trial = self.session.client, self.trial
+        patch: Json = {"state": "live", "was_live": True, "failure": None}
+        state = self.session.state()
+        if (state.manifest(trial.release) or {}).get("state") != "live":
+            patch["promoted"] = time.time()
+        if self.progress.timeline:
+            patch["timeline"] = self.progress.timeline
+        if self.progress.verdict and not self.proven:
+            patch["verdict"] = self.progress.verdict
+        patch["invocation_id"] = self.started().get("invocation_id")
+        client.release_update(trial.service, trial.release, patch=patch)
+        with client.converge(**converge_arguments(self.session), repair=False) as stream:
+            converged = drain(stream, self.reporter)
+        if not converged.get("serving", True):
+            self.progress.notes.append(
+                "after promotion the server did not answer /health; see `deployer status`"
+            )
+        client.transition_end(trial.service)
+        fragment = self.session.state().unit.fragment
+        if not fragment.startswith("/usr/local/lib/"):
+            self.progress.notes.append(f"the unit in force is {fragment}, not the live one: move it away")
+        removed = client.prune(trial.service, keep=20)
+        if removed:
+            self.progress.notes.append(f"pruned {len(removed)} old releases")
+        self.reporter.done("converged, without a restart")
+        return Step.DONE
