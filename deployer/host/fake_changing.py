@@ -177,7 +177,8 @@ def converge(host: FakeHost, args: Json) -> Events:
             started = True
             actions.append("started")
             yield {"action": "started"}
-        deadline = time.monotonic() + float(args.get("ready_timeout") or 0.0)
+        patience = float(args.get("ready_timeout") or 0.0) if args.get("await_ready", True) else 0.0
+        deadline = time.monotonic() + patience
         while state.running and not (serving := world.ready(state)) and time.monotonic() < deadline:
             yield None
             world.settle(state)
@@ -190,7 +191,8 @@ def converge(host: FakeHost, args: Json) -> Events:
         "actions": actions,
         "started": started,
         "invocation_id": state.invocation_id if state.running else None,
-        "cursor": "fake" if started else None,
+        "cursor": "fake" if state.running else None,
+        "started_boottime": state.started if started else None,
         "serving": serving,
     }
 

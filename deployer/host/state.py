@@ -360,6 +360,8 @@ class ServiceState:
     enabled: bool
     listeners: tuple[Listener, ...]
     shadows: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    """What could not be read: damaged state files, witnesses that did not answer."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -377,6 +379,7 @@ class ServiceState:
             enabled=bool(data.get("enabled")),
             listeners=tuple(Listener.from_json(item) for item in data.get("listeners") or ()),
             shadows=tuple(data.get("shadows") or ()),
+            problems=tuple(data.get("problems") or ()),
         )
 
     def manifest(self, release: str | None) -> Json | None:
@@ -455,6 +458,8 @@ class ProbeReport:
     argv: tuple[str, ...]
     properties: Json
     load_error: str | None
+    drop_ins: tuple[Json, ...] = ()
+    """Drop-ins of the real unit that set what deployer decides: ``{path, keys}``."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -464,6 +469,7 @@ class ProbeReport:
             argv=tuple(data.get("argv") or ()),
             properties=dict(data.get("properties") or {}),
             load_error=data.get("load_error"),
+            drop_ins=tuple(data.get("drop_ins") or ()),
         )
 
 
@@ -503,6 +509,7 @@ class Converged:
     invocation_id: str | None
     cursor: str | None
     serving: bool
+    started_boottime: float | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -513,6 +520,7 @@ class Converged:
             invocation_id=data.get("invocation_id"),
             cursor=data.get("cursor"),
             serving=bool(data.get("serving")),
+            started_boottime=data.get("started_boottime"),
         )
 
 

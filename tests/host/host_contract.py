@@ -48,6 +48,8 @@ class H(http.server.BaseHTTPRequestHandler):
         if self.path == "/v1/loads" and a.running is not None:
             body = b'{"loads": [{"num_running_reqs": %d, "num_waiting_reqs": 1}]}' % a.running
         code = 200 if self.path == "/health" or (self.path == "/v1/loads" and a.running is not None) else 404
+        if self.path == "/health" and os.path.exists("/run/engine-health"):
+            code = int(open("/run/engine-health").read())
         self.send_response(code); self.send_header("Content-Length", str(len(body))); self.end_headers()
         self.wfile.write(body)
     def log_message(self, *x): pass

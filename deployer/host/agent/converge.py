@@ -12,6 +12,7 @@ from .base import (
     Json,
     boottime,
     candidate_path,
+    execute,
     live_path,
     read_json,
     remove_file,
@@ -20,15 +21,18 @@ from .base import (
     unit_name,
 )
 from .lease import Session
-from .procs import unit_pids
+from .procs import listeners, unit_pids
 from .reading import enable_link, http_exchange, manifests, running_of
 from .registry import operation
 from .releases import update_manifest
 from .stopping import own_listeners, reachable, stop_unit
-from .systemd import is_down, is_up, unit_state
+from .systemd import is_down, is_up, journal_cursor, unit_state
 from .transition import await_invocation, begin_start, end_transition, install, live_release, write_link
 
-HEALTH_TIMEOUT = 25.0
+HEALTH_TIMEOUT = 25.0  # the engine's own limit for a scheduler that does not answer is 20 s
+TRIES = 2  # of /health, before a server that listens counts as hung
+READY_LINE = "fired up and ready to roll"  # the engine logs it when /health begins to say 200
+WILDCARDS = ("0.0.0.0", "::")
 
 
 class Converging:
@@ -44,6 +48,9 @@ class Converging:
         self.actions: List[str] = []
         self.started: Optional[Json] = None
         self.invocation: Optional[str] = None
+        self.cursor: Optional[str] = None
+        self.port = int(args.get("port") or 0)
+        self.patience = float(args.get("ready_timeout") or 0.0)
 
     def did(self, action: str) -> None:
         self.actions.append(action)
@@ -73,7 +80,8 @@ class Converging:
             "actions": self.actions,
             "started": self.started is not None,
             "invocation_id": self.invocation,
-            "cursor": self.started["cursor"] if self.started else None,
+            "cursor": self.cursor,
+            "started_boottime": self.started["started_boottime"] if self.started else None,
             "serving": serving,
         }
 
@@ -96,12 +104,7 @@ class Converging:
         ours = has_live or candidate or in_transition
         left = not is_down(state) or bool(unit_pids(self.unit))
         if ours and left and not self.at_boot and not (has_live and self.is_live(state, live)):
-            patience, drain = (
-                float(self.args.get("stop_timeout") or 120.0),
-                float(self.args.get("drain") or 0.0),
-            )
-            port = int(self.args.get("port") or 0)
-            stop_unit(self.session, self.call, self.service, port, drain, patience)
+            self.stop(float(self.args.get("drain") or 0.0))
             self.did("stopped what was not live")
         if candidate:
             with self.session.holding():
@@ -112,6 +115,10 @@ class Converging:
                 ):  # nothing will start again: a failed candidate shall not stay on record as failed
                     systemctl("reset-failed", self.unit, check=False)
             self.did("candidate removed")
+
+    def stop(self, drain: float) -> None:
+        patience = float(self.args.get("stop_timeout") or 120.0)
+        stop_unit(self.session, self.call, self.service, self.port, drain, patience)
 
     def put_in_force(self, want_enabled: bool) -> None:
         """The live file is what systemd uses, and the enablement link is right."""
@@ -133,8 +140,15 @@ class Converging:
 
     def bring_up(self, live: Optional[str], want_up: bool) -> bool:
         state = unit_state(self.unit)
-        if self.is_live(state, live):
-            self.invocation = state["InvocationID"]
+        up = self.is_live(state, live)
+        if up and self.args.get("repair"):
+            why = self.hung(live, state)
+            if why:
+                self.stop(0.0)
+                self.did(f"restarted: {why}")
+                up, want_up = False, True
+        if up:
+            self.invocation, self.cursor = state["InvocationID"], journal_cursor()
         elif not want_up:
             self.did("not running: left as it is")
             return False
@@ -143,31 +157,89 @@ class Converging:
             self.did("start asked for")
             return False
         else:
+            self.refuse_strangers(live)
             with self.session.holding():
                 self.started = begin_start(self.service, live_path(self.service))
             self.did("started")
+            self.cursor = self.started["cursor"]
             self.invocation = await_invocation(self.call, self.service, self.started)
-        return self.await_ready(float(self.args.get("ready_timeout") or 0.0))
+        return bool(self.args.get("await_ready", True)) and self.await_ready(self.patience)
+
+    def hung(self, live: Optional[str], state: Json) -> Optional[str]:
+        """Why the live process will not serve without a restart; None while it serves or may still be loading."""
+        age = time.time() - (running_of(state) or {}).get("started", time.time())
+        young = age < self.patience
+        said = ""
+        for attempt in range(TRIES if self.port else 0):
+            if attempt:
+                self.call.sleep(1.0)
+            found = own_listeners(self.port, unit_pids(self.unit))
+            if not found:
+                if young or not self.patience:
+                    return None
+                self.refuse_strangers(live)
+                return f"it does not listen {age:.0f} s after its start"
+            said = self.health(found[0]["address"], HEALTH_TIMEOUT)
+            if said == "200":
+                return None
+        if not said or (said == "503" and young and not self.was_ready(state["InvocationID"])):
+            return None  # the engine says 503 from the moment it listens until its warm-up is through
+        return f"/health answered {said}" if said.isdigit() else f"/health: {said}"
+
+    @staticmethod
+    def was_ready(invocation: str) -> bool:
+        """Whether this start has said already that it was ready."""
+        words = ["journalctl", "-q", "-o", "cat", f"_SYSTEMD_INVOCATION_ID={invocation}"]
+        return READY_LINE in execute(words, check=False).stdout
+
+    def health(self, address: str, timeout: float) -> str:
+        """What /health says: the status as text, or refused, timeout, reset."""
+        try:
+            return str(http_exchange(reachable(address), self.port, "/health", timeout)["status"])
+        except Fail as failure:
+            return str(failure.detail["state"])
+
+    def refuse_strangers(self, live: Optional[str]) -> None:
+        """Raise Fail("port-taken") when another program listens where the live release is to listen."""
+        strangers = self.strangers(live)
+        if strangers:
+            self.call.sleep(0.3)  # looked at twice: a socket may just be closing
+            strangers = self.strangers(live)
+        if strangers:
+            who = strangers[0]
+            name = who["unit"] or who["comm"] or "another program"
+            text = f"port {self.port} of {who['address']} is taken by {name} (pid {who['pid'] or 'unknown'})"
+            self.did(text)
+            raise Fail("port-taken", f"{text}: {self.unit} was not started", listeners=strangers)
+
+    def strangers(self, live: Optional[str]) -> List[Json]:
+        address = self.args.get("address") or self.address_of(live)
+        pids = unit_pids(self.unit)
+        return [
+            item
+            for item in (listeners(self.port, pids) if self.port else [])
+            if item["pid"] not in pids and (item["address"] in (*WILDCARDS, address) or address in WILDCARDS)
+        ]
+
+    def address_of(self, live: Optional[str]) -> Optional[str]:
+        """Where the live release listens, as its command line says."""
+        argv = next((item.get("argv") for item in manifests(self.service) if item["release"] == live), None)
+        words = list(argv or [])
+        return words[words.index("--host") + 1] if "--host" in words[:-1] else None
 
     def await_ready(self, seconds: float) -> bool:
         """Whether /health says 200 from a process of the unit in time. Ends early when the unit fails."""
-        deadline, port = boottime() + seconds, int(self.args.get("port") or 0)
-        while port:
+        deadline = boottime() + seconds
+        while self.port:
             state = unit_state(self.unit)
             if not is_up(state) or state["InvocationID"] != self.invocation:
                 self.did("the live unit does not stay up")
                 return False
-            for listener in own_listeners(port, unit_pids(self.unit))[:1]:
+            for listener in own_listeners(self.port, unit_pids(self.unit))[:1]:
                 timeout = min(HEALTH_TIMEOUT, max(3.0, deadline - boottime()))
-                try:
-                    if (
-                        http_exchange(reachable(listener["address"]), port, "/health", timeout)["status"]
-                        == 200
-                    ):
-                        self.did("serving")
-                        return True
-                except Fail:
-                    pass  # not yet
+                if self.health(listener["address"], timeout) == "200":
+                    self.did("serving")
+                    return True
             if boottime() >= deadline:
                 break
             self.call.sleep(0.25)

@@ -162,6 +162,8 @@ class Witnesses:
 
 def start_time(args: Json) -> float:
     """When the start was asked for (CLOCK_BOOTTIME): as told, as the transition says, or as systemd remembers."""
+    if args.get("attach"):
+        return boottime()
     if args.get("started_boottime"):
         return float(args["started_boottime"])
     transition = read_json(transition_path(args["service"])) or {}
@@ -177,7 +179,8 @@ class Watch:
     def __init__(self, call: Call, args: Json) -> None:
         self.call = call
         self.fatal = [re.compile(pattern) for pattern in args.get("fatal") or []]
-        self.invocation, self.restarts = args.get("invocation_id"), 0
+        self.invocation: Optional[str] = args.get("invocation_id")
+        self.restarts: Optional[int] = None
         self.witnesses = Witnesses(call, args)
 
     def run(self) -> Json:
@@ -224,8 +227,9 @@ class Watch:
         return {"proof": "fatal-line", "detail": dict(line, pattern=pattern.pattern)} if pattern else None
 
     def judge_unit(self, state: Json) -> Optional[Json]:
-        if not self.invocation:
-            self.invocation, self.restarts = state["InvocationID"], state["NRestarts"]
+        self.invocation = self.invocation or state["InvocationID"]
+        if self.restarts is None:  # counted since somebody started the unit, which may be long ago
+            self.restarts = state["NRestarts"]
         if state["LoadState"] == "not-found" and not is_up(state):
             return {"proof": "vanished", "detail": state}
         if state["NRestarts"] > self.restarts or (state["InvocationID"] != self.invocation and is_up(state)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.host import agent
-from deployer.host.agent import base, guard, lease, procs, systemd, transition, watching
+from deployer.host.agent import base, converge, guard, lease, procs, systemd, transition, watching
 
 FOLDER = Path(agent.__file__).parent
 
@@ -287,6 +288,60 @@ def test_the_guards_table(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]
 )
 def test_what_proves_failure(changes: dict[str, Any], proof: str | None) -> None:
     judge = watching.Watch.__new__(watching.Watch)
-    judge.invocation, judge.restarts = "i", 0
+    judge.invocation, judge.restarts = "i", None
+    assert judge.judge_unit({**UP, "LoadState": "loaded"}) is None
     found = judge.judge_unit({**UP, "LoadState": "loaded", **changes})
     assert (found and found["proof"]) == proof
+
+
+def test_restarts_of_long_ago_do_not_count() -> None:
+    judge = watching.Watch.__new__(watching.Watch)
+    judge.invocation, judge.restarts = "i", None
+    assert judge.judge_unit({**UP, "LoadState": "loaded", "NRestarts": 3}) is None
+    found = judge.judge_unit({**UP, "LoadState": "loaded", "NRestarts": 4})
+    assert found is not None
+    assert found["proof"] == "restart"
+
+
+def test_a_watch_of_a_server_that_runs_already_counts_from_its_own_beginning() -> None:
+    args = {"service": "kimi", "started_boottime": 5.0}
+    assert watching.start_time(args) == 5.0
+    assert abs(watching.start_time({**args, "attach": True}) - base.boottime()) < 1.0
+
+
+# --- hung or loading? -------------------------------------------------------------------------------------------
+
+
+def hung(monkeypatch: pytest.MonkeyPatch, *, age: float, says: list[str], listens: bool = True) -> str | None:
+    """What `converge` with `repair` makes of a live process, with 100 s for a start; the text, or None."""
+    answers, log = list(says), "The server is fired up and ready to roll!" if age > 10 else ""
+    args = {"service": "kimi", "port": 30000, "ready_timeout": 100.0}
+    converging = converge.Converging(lease.Session(), base.Call(lambda message: None), args)
+    monkeypatch.setattr(converging, "health", lambda address, timeout: answers.pop(0))
+    monkeypatch.setattr(converging, "strangers", lambda live: [])
+    monkeypatch.setattr(converging, "was_ready", lambda invocation: bool(log))
+    monkeypatch.setattr(converging.call, "sleep", lambda seconds: None)
+    monkeypatch.setattr(converge, "running_of", lambda state: {"started": time.time() - age})
+    monkeypatch.setattr(converge, "unit_pids", lambda unit: [1])
+    found = [{"address": "127.0.0.1"}] if listens else []
+    monkeypatch.setattr(converge, "own_listeners", lambda port, pids: found)
+    return converging.hung("0001-a", UP)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"age": 50, "says": ["200"]}, None),
+        ({"age": 50, "says": ["timeout", "200"]}, None),
+        ({"age": 50, "says": ["503", "503"]}, "/health answered 503"),
+        ({"age": 50, "says": ["timeout", "timeout"]}, "/health: timeout"),
+        ({"age": 5, "says": ["503", "503"]}, None),
+        ({"age": 5, "says": ["timeout", "reset"]}, "/health: reset"),
+        ({"age": 50, "says": [], "listens": False}, None),
+        ({"age": 101, "says": [], "listens": False}, "it does not listen 101 s after its start"),
+    ],
+)
+def test_a_hung_server_is_told_from_one_that_loads(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], why: str | None
+) -> None:
+    assert hung(monkeypatch, **facts) == why
