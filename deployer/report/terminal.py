@@ -77,7 +77,7 @@ class TerminalReporter:
     def _line(self, mark: str, text: str) -> None:
         self.close()
         seconds = time.monotonic() - self._began
-        took = f" [dim]{seconds:.1f} s[/dim]" if seconds >= 0.5 else ""
+        took = f" [dim]({seconds:.1f} s)[/dim]" if seconds >= 0.5 else ""
         self._console.print(f"{mark} {self._title:<{_WIDTH}}  {escape(text)}{took}", highlight=False)
 
     def _print(self, text: str) -> None:
