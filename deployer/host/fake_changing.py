@@ -61,7 +61,13 @@ def probe(host: FakeHost, args: Json) -> Json:
     host.own()
     state = host.world.service(args["service"])
     argv = manifest_argv(state, release_of(args["text"]) or "")
-    return {"verify": {"status": 0, "lines": []}, "argv": argv, "properties": {}, "load_error": None}
+    return {
+        "verify": {"status": 0, "lines": []},
+        "argv": argv,
+        "properties": {},
+        "load_error": None,
+        "drop_ins": [],
+    }
 
 
 def begin(host: FakeHost, args: Json) -> Json:

@@ -87,6 +87,7 @@ def service_state(world: FakeWorld, name: str, port: int) -> Json:
         "enabled": state.enabled,
         "listeners": [listener] if world.ready(state) else [],
         "shadows": [],
+        "problems": [],
     }
 
 

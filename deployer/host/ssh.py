@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import shlex
 import socket
@@ -29,6 +30,10 @@ from deployer.host.channel import (
     begin_agent,
     not_ready,
 )
+
+# Its failures come to us as exceptions; what it logs besides (tracebacks of its threads) is not for the terminal.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").propagate = False
 
 ATTEMPTS = 3
 START_TIMEOUT = 30.0

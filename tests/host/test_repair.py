@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deployer.errors import AgentError
+from deployer.errors import AgentError, LeaseLost
+from deployer.host.client import HostClient
 from deployer.rehearsal.host import RehearsalHost
 from tests.host.host_contract import (
     ENGINE,
@@ -15,6 +16,7 @@ from tests.host.host_contract import (
     SERVICE,
     UNIT,
     Place,
+    acquire,
     begin,
     converge,
     go_live,
@@ -109,3 +111,158 @@ def test_a_server_that_systemd_restarted_long_ago_can_be_watched(place: Place) -
         seen = until(lambda: event if (event := stream.next(0.2)) and event["kind"] == "health" else None)
     assert seen["state"] == "200"
     assert seen["t"] < 2.0, "and its age does not count"
+
+
+# --- full disks and damaged files: the way back -----------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(place: Place) -> Iterator[Place]:
+    """The state folder on a disk of four megabytes."""
+    run(place, "mount", "-t", "tmpfs", "-o", "size=4m", "none", "/var/lib/deployer")
+    yield place
+    run(place, "systemctl", "stop", f"deployer-guard@{SERVICE}")
+    run(place, "umount", "-l", "/var/lib/deployer")
+
+
+def fill(place: Place) -> None:
+    run(place, "sh", "-c", "cat /dev/zero > /var/lib/deployer/full 2>/dev/null || true")
+
+
+def deploying(place: Place) -> HostClient:
+    """An operator in mid-deployment of 0002-b over a live 0001-a: the old server is stopped, the new one started."""
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    stage(client, "0002-b")
+    begin(client, "0001-a", "0002-b", grace=1.0)
+    stop(client)
+    client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
+    return client
+
+
+def restored(place: Place) -> None:
+    """Wait until the guard has brought 0001-a back."""
+    client = place.connect()
+
+    def back() -> bool:
+        state = observe(client)
+        return state.transition is None and state.running is not None and state.running.release == "0001-a"
+
+    until(back, 40.0)
+    assert observe(client).candidate is None
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["with the reserve", "to the last byte"])
+def test_the_guard_restores_on_a_full_disk(small_disk: Place, times: int) -> None:
+    client = deploying(small_disk)
+    fill(small_disk)
+    if times == 2:
+        run(small_disk, "rm", "/var/lib/deployer/reserve")
+        fill(small_disk)
+        run(small_disk, "sh", "-c", "cat /dev/zero > /var/lib/deployer/more 2>/dev/null || true")
+    client.close(bye=False)
+    restored(small_disk)
+
+
+def test_an_operator_goes_back_on_a_full_disk(small_disk: Place) -> None:
+    client = deploying(small_disk)
+    run(small_disk, "rm", "/var/lib/deployer/reserve")
+    fill(small_disk)
+    client.lease_renew()
+    client.transition_step(SERVICE, "restore")
+    answer = converge(client)
+    assert (answer.live, answer.serving) == ("0001-a", True)
+    assert observe(client).manifest("0002-b")["state"] == "abandoned", "written into the blocks it had"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"to": '])
+def test_the_guard_restores_with_damaged_state_files(place: Place, text: str) -> None:
+    client = deploying(place)
+    for name in (f"{STATE}/transition.json", f"{STATE}/releases/0002-b/manifest.json"):
+        run(place, "tee", name, stdin=text)
+    problems = observe(place.connect()).problems
+    assert len(problems) == 2
+    client.close(bye=False)
+    restored(place)
+    state = observe(place.connect())
+    assert state.manifest("0002-b")["state"] == "corrupt"
+    assert "transition.json.corrupt-" in run(place, "ls", STATE)
+    assert state.next_number == 3
+
+
+def test_a_damaged_lease_blocks_nobody(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    run(place, "tee", "/var/lib/deployer/lease.json", stdin="{}")
+    other = place.connect()
+    seen = other.observe({SERVICE: PORT})
+    assert seen.lease is None
+    assert any("lease.json" in text for text in seen.services[SERVICE].problems)
+    acquire(other)
+    assert converge(other).serving
+    with pytest.raises(LeaseLost):
+        client.lease_renew()
+
+
+# --- the guard is really there ----------------------------------------------------------------------------------
+
+
+def test_a_damaged_agent_file_is_written_anew_before_the_guard_starts(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    begin(client, None, "0001-a")
+    client.transition_end(SERVICE)
+    path = run(place, "sh", "-c", "ls /var/lib/deployer/agent-*.py")
+    run(place, "tee", path, stdin="import sys; sys.exit('damaged')\n")
+    begin(client, None, "0001-a")
+    assert observe(client).guard.active == "active"
+    assert "damaged" not in run(place, "head", "-1", path)
+
+
+def test_a_guard_that_gives_no_sign_of_life_is_an_error(place: Place) -> None:
+    client = place.operator()
+    stage(client, "0001-a")
+    run(place, "mkdir", "-p", "/run/systemd/system/deployer-guard@.service.d")
+    broken = "[Service]\nExecStart=\nExecStart=/bin/sh -c 'sleep 0.2; exit 1'\n"
+    run(place, "tee", "/run/systemd/system/deployer-guard@.service.d/x.conf", stdin=broken)
+    with pytest.raises(AgentError) as caught:
+        begin(client, None, "0001-a")
+    assert caught.value.code == "guard"
+    assert observe(client).transition is None
+
+
+# --- what systemd merges, and when it does not answer -----------------------------------------------------------
+
+
+def test_probe_names_the_drop_ins_that_decide(place: Place) -> None:
+    client = place.operator()
+    for name, text in (
+        ("a", "[Service]\nExecStart=\nExecStart=/bin/false\nNice=5\n"),
+        ("b", "[Service]\nNice=1\n"),
+    ):
+        folder = f"/etc/systemd/system/{UNIT}.d"
+        run(place, "mkdir", "-p", folder)
+        run(place, "tee", f"{folder}/{name}.conf", stdin=text)
+    found = client.probe(SERVICE, unit_text("0001-a", place)).drop_ins
+    assert [dict(item) for item in found] == [
+        {"path": f"/etc/systemd/system/{UNIT}.d/a.conf", "keys": ["ExecStart"]}
+    ]
+
+
+def test_looking_goes_on_while_systemd_re_executes_itself(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    for _ in range(3):
+        run(place, "sh", "-c", "systemctl daemon-reexec >/dev/null 2>&1 &")
+        for _ in range(5):
+            assert observe(client).running.release == "0001-a"
+
+
+def test_a_practice_host_cannot_set_the_clock_of_the_machine(place: Place) -> None:
+    shown = run(
+        place, "sh", "-c", "date -s @$(date +%s) 2>&1; grep -h CapBnd /proc/1/status /proc/self/status"
+    )
+    assert "Operation not permitted" in shown
+    bounds = [int(line.split()[1], 16) for line in shown.splitlines() if line.startswith("CapBnd")]
+    assert len(bounds) == 2
+    assert not any(bound & (1 << 25) for bound in bounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -14,8 +15,16 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 Json = Dict[str, Any]
+Shape = Dict[str, Any]  # keys of a state file, with the types their values must have
 
 SCHEMA = 1
+RESERVE = 1 << 20
+BUS_PATIENCE = 5.0
+BUS_GONE = re.compile(
+    r"Connection (reset|refused|terminated|timed out)|Failed to connect to (system )?bus|Transport endpoint|"
+    r"Broken pipe|disconnected from message bus"
+)
+TRANSITION: Shape = {"to": str, "boot_id": str}
 STATE_DIR = os.environ.get("DEPLOYER_STATE_DIR", "/var/lib/deployer")
 LIVE_DIR = os.environ.get("DEPLOYER_UNIT_DIR", "/usr/local/lib/systemd/system")
 RUN_DIR = os.environ.get("DEPLOYER_RUN_DIR", "/run/systemd/system")
@@ -92,18 +101,48 @@ def read_text(path: str) -> Optional[str]:
 BOOT_ID = (read_text("/proc/sys/kernel/random/boot_id") or "").strip()
 
 
-def read_json(path: str) -> Optional[Json]:
-    """The JSON object in a state file, None where there is none. A newer schema than ours is refused."""
+def read_json(path: str, shape: Optional[Shape] = None) -> Optional[Json]:
+    """The JSON object in a state file, None where there is none. Fail: ``schema`` (a newer one than ours), ``corrupt``.
+
+    ``shape``: keys it must have, with their types.
+    """
     text = read_text(path)
     if text is None:
         return None
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise Fail("corrupt", "%s is not JSON: %s" % (path, error), path=path) from error
-    if not isinstance(data, dict) or data.get("schema", SCHEMA) > SCHEMA:
+        raise Fail("corrupt", "%s is damaged: %s" % (path, error), path=path) from error
+    if not isinstance(data, dict) or not isinstance(data.get("schema", SCHEMA), int):
+        raise Fail("corrupt", "%s is damaged: it is not what deployer writes" % path, path=path)
+    if data.get("schema", SCHEMA) > SCHEMA:
         raise Fail("schema", "%s was written by a newer deployer; use that one" % path, path=path)
+    for key, kind in (shape or {}).items():
+        if not isinstance(data.get(key), kind):
+            raise Fail("corrupt", "%s is damaged: it has no proper %r" % (path, key), path=path)
     return data
+
+
+def read_intact(path: str, shape: Shape, problems: Optional[List[str]] = None) -> Optional[Json]:
+    """As `read_json`, but a damaged file counts as none; what is wrong with it is added to ``problems``."""
+    try:
+        return read_json(path, shape)
+    except Fail as failure:
+        if failure.code != "corrupt":
+            raise
+        if problems is not None:
+            problems.append(failure.message)
+        return None
+
+
+def set_aside(path: str, shape: Shape) -> bool:
+    """Under the lock: rename a state file if it is damaged, so that work can go on and the evidence stays."""
+    problems: List[str] = []
+    read_intact(path, shape, problems)
+    if problems:
+        os.rename(path, "%s.corrupt-%d" % (path, time.time()))
+        fsync_dir(os.path.dirname(path))
+    return bool(problems)
 
 
 def fsync_dir(path: str) -> None:
@@ -114,8 +153,26 @@ def fsync_dir(path: str) -> None:
         os.close(fd)
 
 
-def write_file(path: str, text: str, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None) -> None:
-    """Replace a file so that a power failure leaves the old one or the new one, whole."""
+def no_space(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def reserve_path() -> str:
+    return os.path.join(STATE_DIR, "reserve")
+
+
+def make_reserve() -> None:
+    """Hold space (real blocks) that state files can have when the disk is full. Not having it is no reason to stop."""
+    if os.path.exists(reserve_path()):
+        return
+    try:
+        write_new(reserve_path(), "\0" * RESERVE, 0o600)
+    except OSError as error:
+        if not no_space(error):
+            raise
+
+
+def write_new(path: str, text: str, mode: int, owner: Optional[Tuple[int, int]] = None) -> None:
     folder, name = os.path.split(path)
     fd, temporary = tempfile.mkstemp(prefix="." + name + ".", suffix=".tmp", dir=folder)
     try:
@@ -134,8 +191,42 @@ def write_file(path: str, text: str, mode: int = 0o644, owner: Optional[Tuple[in
     fsync_dir(folder)
 
 
+def overwrite(path: str, text: str) -> None:
+    """Write into the blocks a file has already. Shorter than a block, so hardly ever torn; a torn one is set aside."""
+    data = text.encode("utf-8")
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        if len(data) > os.fstat(fd).st_blocks * 512:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: str, text: str, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None) -> None:
+    """Replace a file so that a power failure leaves the old one or the new one, whole.
+
+    On a full disk the reserve is given up for it.
+    """
+    try:
+        write_new(path, text, mode, owner)
+    except OSError as error:
+        if not no_space(error) or not remove_file(reserve_path()):
+            raise
+        write_new(path, text, mode, owner)
+
+
 def write_json(path: str, data: Json, mode: int = 0o644) -> None:
-    write_file(path, json.dumps(dict(data, schema=SCHEMA), indent=1, ensure_ascii=False) + "\n", mode)
+    """Write a state file. On a disk that stays full, into the blocks that it has."""
+    text = json.dumps(dict(data, schema=SCHEMA), indent=1, ensure_ascii=False) + "\n"
+    try:
+        write_file(path, text, mode)
+    except OSError as error:
+        if not no_space(error) or not os.path.exists(path):
+            raise
+        overwrite(path, text)
 
 
 def remove_file(path: str) -> bool:
@@ -147,31 +238,52 @@ def remove_file(path: str) -> bool:
     return True
 
 
+def checked_run(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    if done.returncode:
+        text = done.stderr.strip() or done.stdout.strip()
+        words = " ".join(done.args[:4])
+        raise Fail("command", "%s: %s" % (words, text), status=done.returncode, argv=done.args)
+    return done
+
+
 def execute(argv: List[str], timeout: float = 90.0, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end. One that takes too long is killed and, should it not even die, left behind."""
     try:
-        done = subprocess.run(
+        child = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=CHILD_ENV,
-            timeout=timeout,
-            check=False,
+            start_new_session=True,
             encoding="utf-8",
             errors="replace",
         )
     except FileNotFoundError as error:
         raise Fail("missing-tool", "the host has no %s" % argv[0]) from error
+    try:
+        out, err = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        threading.Thread(target=child.communicate, daemon=True).start()
         raise Fail("timeout", "%s took longer than %d s" % (" ".join(argv[:3]), timeout)) from error
-    if check and done.returncode:
-        text = done.stderr.strip() or done.stdout.strip()
-        raise Fail("command", "%s: %s" % (" ".join(argv[:4]), text), status=done.returncode, argv=argv)
-    return done
+    done = subprocess.CompletedProcess(argv, child.returncode, out, err)
+    return checked_run(done) if check else done
+
+
+def ask_systemd(argv: List[str], check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a client of systemd; again, for a few seconds, while systemd re-executes itself and does not answer."""
+    deadline = boottime() + BUS_PATIENCE
+    while True:
+        done = execute(argv, check=False)
+        if not done.returncode or boottime() > deadline or not BUS_GONE.search(done.stderr):
+            return checked_run(done) if check else done
+        time.sleep(0.25)
 
 
 def systemctl(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return execute(["systemctl", "--no-ask-password", *words], check=check)
+    return ask_systemd(["systemctl", "--no-ask-password", *words], check)
 
 
 def checked(value: Any, what: str) -> str:

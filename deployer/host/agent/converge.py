@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import List, Optional
+from typing import Any, Callable, List, Optional
 
 from .base import (
+    TRANSITION,
     Call,
     Fail,
     Json,
@@ -14,8 +15,9 @@ from .base import (
     candidate_path,
     execute,
     live_path,
-    read_json,
+    read_intact,
     remove_file,
+    set_aside,
     systemctl,
     transition_path,
     unit_name,
@@ -57,23 +59,27 @@ class Converging:
         self.call.emit({"action": action})
 
     def run(self) -> Json:
-        transition = read_json(transition_path(self.service))
+        damage: List[str] = []
+        transition = read_intact(transition_path(self.service), TRANSITION, damage)
         live = live_release(self.service)
         has_live = os.path.exists(live_path(self.service))
         promoted = bool(transition) and has_live and transition["to"] == live  # type: ignore[index]
         wanted = bool(self.args.get("start")) or promoted
         want_up = wanted or bool(transition and transition.get("was_active"))
         want_enabled = wanted or bool(transition and transition.get("was_enabled"))
-        self.remove_what_is_not_live(live, has_live, bool(transition))
+        self.remove_what_is_not_live(live, has_live, bool(transition or damage))
         serving = False
         if has_live:
             self.put_in_force(want_enabled)
             serving = self.bring_up(live, want_enabled if self.at_boot else want_up)
         with self.session.holding():
             self.mark_manifests(live if has_live else None, transition)
-            if transition:
+            aside = set_aside(transition_path(self.service), TRANSITION)
+            if transition or damage:
                 end_transition(self.service, stop_guard=not self.by_guard)
-        if transition:
+        if aside:
+            self.did("damaged transition.json set aside")
+        elif transition:
             self.did("transition removed")
         return {
             "live": live,
@@ -124,12 +130,11 @@ class Converging:
         """The live file is what systemd uses, and the enablement link is right."""
         link, target = enable_link(self.unit), live_path(self.service)
         with self.session.holding():
-            changed = False if self.at_boot else install(self.service)
+            changed = False if self.at_boot else self.possible("the guard's files", install, self.service)
+            linked = False
             if want_enabled or os.path.lexists(link):
-                linked = write_link(link, target)
+                linked = self.possible("the link that enables it", write_link, link, target)
                 changed |= linked
-            else:
-                linked = False
             state = unit_state(self.unit)
             if not self.at_boot and (changed or state["NeedDaemonReload"] or state["FragmentPath"] != target):
                 systemctl("daemon-reload")
@@ -137,6 +142,14 @@ class Converging:
             self.did("enabled")
         if not want_enabled and not os.path.lexists(link):
             self.did("not enabled: left as it is")
+
+    def possible(self, what: str, write: Callable[..., bool], *args: Any) -> bool:
+        """Write what is not needed to bring the live release up. A disk that takes nothing must not stop the rest."""
+        try:
+            return write(*args)
+        except OSError as error:
+            self.did(f"{what} could not be written: {error.strerror}")
+            return False
 
     def bring_up(self, live: Optional[str], want_up: bool) -> bool:
         state = unit_state(self.unit)
@@ -259,8 +272,12 @@ class Converging:
                 patch = {"state": "superseded"}
             elif transition and release == transition["to"] and state in ("staged", "candidate"):
                 patch = {"state": "abandoned"}
-            if any(manifest.get(key) != value for key, value in patch.items()):
-                update_manifest(self.service, release, patch)
+            if state != "corrupt" and any(manifest.get(key) != value for key, value in patch.items()):
+                self.possible(f"the manifest of {release}", mark, self.service, release, patch)
+
+
+def mark(service: str, release: str, patch: Json) -> bool:
+    return bool(update_manifest(service, release, patch))
 
 
 @operation("converge", audited=True)

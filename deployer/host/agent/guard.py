@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from .base import (
     BOOT_ID,
+    TRANSITION,
     Call,
     Fail,
     Json,
     boottime,
     candidate_path,
-    read_json,
+    read_intact,
     transition_path,
     unit_file,
     unit_name,
 )
 from .converge import Converging
-from .lease import Session, audit, lease_path, lease_view
-from .reading import running_of
+from .lease import Session, audit, lease_view, read_lease
+from .reading import enable_link, running_of
 from .releases import update_manifest
 from .systemd import is_up, unit_state
 from .transition import GUARD_DONE, end_transition, live_release
@@ -32,8 +35,20 @@ AGAIN = 15.0  # after a converge that could not be finished
 OWNER = {"user": "root", "host": "localhost", "pid": 0, "command": "guard"}
 
 
+#: Stands for a transition whose file cannot be read: nobody knows how far it had come.
+DAMAGED: Json = {"to": None}
+
+
+def transition_of(service: str) -> Optional[Json]:
+    """The transition under way, DAMAGED, or None where there is none."""
+    problems: List[str] = []
+    return read_intact(transition_path(service), TRANSITION, problems) or (DAMAGED if problems else None)
+
+
 def verdict(service: str, transition: Json, lease: Optional[Json]) -> Tuple[str, str]:
     """What to do with a transition without a valid lease: ``forget``, ``converge`` or ``wait``; and why."""
+    if transition is DAMAGED:
+        return "converge", "transition.json is damaged"
     if transition.get("boot_id") != BOOT_ID:
         return "converge", "the host was rebooted"
     if live_release(service) == transition["to"]:
@@ -71,8 +86,8 @@ def forget(session: Session, service: str, transition: Json) -> None:
     with session.holding():
         try:
             update_manifest(service, transition["to"], {"state": "abandoned"})
-        except Fail:
-            pass  # it was never staged
+        except (Fail, OSError):
+            pass  # it was never staged, its manifest is damaged, or the disk is full
         end_transition(service, stop_guard=False)
 
 
@@ -95,6 +110,9 @@ def finish(
     """Carry a verdict out, under a lease that the caller has taken."""
     args: Json = {"service": service, "why": why}
     args.update({key: transition.get(key) for key in ("port", "stop_timeout")}, ready_timeout=READY)
+    if transition is DAMAGED:  # what it would have told: whether the service was to run
+        link = enable_link(unit_name(service))
+        args["start"] = os.path.lexists(candidate_path(service)) or os.path.lexists(link)
     result: Any = "ok"
     try:
         if what == "forget":
@@ -105,25 +123,38 @@ def finish(
     except Fail as failure:
         result = f"{failure.code}: {failure.message}"
         raise
+    except OSError as error:
+        result = f"os-error: {error}"
+        raise
     finally:
         audit(session, f"{'recover' if at_boot else 'guard'}.{what}", args, result)
         session.finish("released")
 
 
+def tell_systemd(text: str) -> None:
+    """The notification protocol of sd_notify(3): `transition.begin` waits for our sign of life."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.sendto(text.encode("ascii"), "\0" + address[1:] if address[0] == "@" else address)
+
+
 def guard(service: str) -> int:
     """Watch until the transition is gone. Ends with a status that tells systemd not to start it again."""
     session = Session()
+    transition_of(service)
+    tell_systemd("READY=1")
     while True:
-        transition, lease = read_json(transition_path(service)), lease_view(read_json(lease_path()))
-        if transition is None:
-            return GUARD_DONE
         try:
+            transition, lease = transition_of(service), lease_view(read_lease())
+            if transition is None:
+                return GUARD_DONE
             if not (lease and lease["valid"]):
                 what, why = verdict(service, transition, lease)
                 if what != "wait":
                     session.acquire(OWNER, service, why, TTL)
                     if (
-                        read_json(transition_path(service)) == transition
+                        transition_of(service) == transition
                         and verdict(service, transition, lease)[0] == what
                     ):
                         say({"verdict": what, "why": repr(why)})
@@ -134,12 +165,15 @@ def guard(service: str) -> int:
             say(failure.as_json())
             if failure.code not in ("lease-held", "lease-lost"):
                 time.sleep(AGAIN)
+        except OSError as error:  # a disk that is full or broken; it may recover, and nobody else is here
+            say({"code": "os-error", "message": str(error)})
+            time.sleep(AGAIN)
         time.sleep(POLL)
 
 
 def recover(service: str) -> int:
     """At boot, before the service starts: tidy a transition of another boot. Never waits for anything."""
-    transition = read_json(transition_path(service))
+    transition = transition_of(service)
     if transition is None or transition.get("boot_id") == BOOT_ID:
         return 0
     session = Session()

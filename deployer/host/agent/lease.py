@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import secrets
 import time
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, List, Optional
 
-from .base import BOOT_ID, STATE_DIR, Fail, Json, boottime, read_json, service_dir, write_json
+from .base import (
+    BOOT_ID,
+    STATE_DIR,
+    Fail,
+    Json,
+    Shape,
+    boottime,
+    read_intact,
+    service_dir,
+    set_aside,
+    write_json,
+)
 
+LEASE: Shape = {
+    "generation": int,
+    "token": str,
+    "state": str,
+    "boot_id": str,
+    "expires_boottime": (int, float),
+    "ttl": (int, float),
+}
 LOCK_WAIT = 60.0  # the lock is held for moments only; longer means something is wrong
 
 
@@ -41,6 +61,16 @@ def lease_path() -> str:
     return os.path.join(STATE_DIR, "lease.json")
 
 
+def read_lease(problems: Optional[List[str]] = None) -> Optional[Json]:
+    """The lease's file. A damaged one counts as no lease."""
+    return read_intact(lease_path(), LEASE, problems)
+
+
+def first_generation() -> int:
+    """The generation where no lease can be read: above all that a damaged file may have held."""
+    return int(time.time()) if glob.glob(glob.escape(lease_path()) + ".corrupt-*") else 1
+
+
 def lease_view(raw: Optional[Json]) -> Optional[Json]:
     """The lease as others may see it: without the token, with what follows from the clock."""
     if raw is None:
@@ -64,7 +94,8 @@ class Session:
         self, owner: Json, service: Any, reason: str, ttl: float, reclaim: Optional[Json] = None
     ) -> Json:
         with locked():
-            raw = read_json(lease_path())
+            set_aside(lease_path(), LEASE)
+            raw = read_lease()
             view = lease_view(raw) or {}
             if reclaim:
                 if not raw or (raw["generation"], raw["token"]) != (reclaim["generation"], reclaim["token"]):
@@ -75,7 +106,7 @@ class Session:
                     "lease-held", "held by %s for another %.0f s" % (person(view), seconds), lease=view
                 )
             lease = {
-                "generation": (raw["generation"] if raw else 0) + 1,
+                "generation": raw["generation"] + 1 if raw else first_generation(),
                 "token": secrets.token_hex(16),
                 "owner": owner,
                 "service": service,
@@ -92,7 +123,7 @@ class Session:
 
     def own(self, expired_too: bool = False) -> Json:
         """Our lease, to be called under the lock. Raises when it is not ours any more."""
-        raw = read_json(lease_path())
+        raw = read_lease()
         if self.generation is None or raw is None:
             raise Fail("lease-lost", "this connection holds no lease")
         view = lease_view(raw) or {}
@@ -136,7 +167,10 @@ def person(lease: Json) -> str:
 
 
 def audit(session: Session, op: str, args: Json, result: str) -> None:
-    """One line for one change: when, who, what, with what result. Texts appear as their length only."""
+    """One line for one change: when, who, what, with what result. Texts appear as their length only.
+
+    A disk that takes no line is no reason not to change the host: the way back may be what is under way.
+    """
     service = args.get("service")
     if not isinstance(service, str) or not os.path.isdir(service_dir(service)):
         return
@@ -153,10 +187,10 @@ def audit(session: Session, op: str, args: Json, result: str) -> None:
         if isinstance(shown.get(name), dict):
             shown[name] = sorted(shown[name])
     line = {"t": round(time.time(), 3), "op": op, "owner": session.owner, "generation": session.generation}
-    fd = os.open(
-        os.path.join(service_dir(service), "audit.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
-    )
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(json.dumps(dict(line, args=shown, result=result), ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    path = os.path.join(service_dir(service), "audit.jsonl")
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(json.dumps(dict(line, args=shown, result=result), ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())

@@ -9,7 +9,9 @@ import socket
 from functools import lru_cache
 from typing import Any, Dict, List, Optional, Tuple
 
-from .base import Json, execute, read_text
+from .base import Fail, Json, execute, read_text
+
+SMI_TIMEOUT = 5.0  # seconds; a driver in trouble can keep nvidia-smi for ever
 
 
 def hierarchies(pid: Any) -> Dict[str, str]:
@@ -117,17 +119,19 @@ def listeners(port: int, first: Optional[List[int]] = None) -> List[Json]:
 
 
 def nvidia_smi(query: str) -> Optional[List[List[Optional[str]]]]:
+    """Rows of a query; None without nvidia-smi. Fail: it does not answer in time, or says that it cannot."""
     if not shutil.which("nvidia-smi"):
         return None
-    done = execute(["nvidia-smi", query, "--format=csv,noheader,nounits"], timeout=30, check=False)
-    if done.returncode:
-        return None
+    done = execute(["nvidia-smi", query, "--format=csv,noheader,nounits"], timeout=SMI_TIMEOUT)
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
     return [[None if cell.startswith("[") or cell == "N/A" else cell for cell in row] for row in rows]
 
 
 def number(cell: Optional[str]) -> Optional[float]:
-    return None if cell is None else float(cell)
+    try:
+        return None if cell is None else float(cell)
+    except ValueError:
+        return None  # "ERR!" and the like
 
 
 def gpu_list() -> Optional[List[Json]]:
@@ -141,8 +145,8 @@ def gpu_list() -> Optional[List[Json]]:
             "index": int(row[0] or 0),
             "uuid": row[1],
             "name": row[2],
-            "memory_total": int(float(row[3] or 0)) << 20,
-            "memory_used": int(float(row[4] or 0)) << 20,
+            "memory_total": int(number(row[3]) or 0) << 20,
+            "memory_used": int(number(row[4]) or 0) << 20,
             "utilization": number(row[5]),
             "power_w": number(row[6]),
             "power_limit_w": number(row[7]),
@@ -162,7 +166,7 @@ def gpu_processes(gpus: Optional[List[Json]] = None) -> Optional[List[Json]]:
         dict(
             describe(int(row[1] or 0)),
             gpu=index.get(row[0], row[0]),
-            memory=None if row[2] is None else int(float(row[2])) << 20,
+            memory=None if number(row[2]) is None else int(number(row[2]) or 0) << 20,
         )
         for row in rows
         if len(row) == 3
@@ -170,6 +174,9 @@ def gpu_processes(gpus: Optional[List[Json]] = None) -> Optional[List[Json]]:
 
 
 def gpu_memory(pids: List[int]) -> Optional[int]:
-    """Bytes of GPU memory these processes hold; None without nvidia-smi."""
-    rows = gpu_processes()
+    """Bytes of GPU memory these processes hold; None without (an answer of) nvidia-smi."""
+    try:
+        rows = gpu_processes()
+    except Fail:
+        return None
     return None if rows is None else sum(row["memory"] or 0 for row in rows if row["pid"] in pids)

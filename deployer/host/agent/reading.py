@@ -12,21 +12,24 @@ import re
 import shutil
 import socket
 import time
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 from .base import (
     BOOT_ID,
     SCHEMA,
     STATE_DIR,
+    TRANSITION,
     WANTS_DIR,
     Call,
     Fail,
     Json,
+    Shape,
     boottime,
     candidate_path,
     checked,
     execute,
     live_path,
+    read_intact,
     read_json,
     read_text,
     release_dir,
@@ -36,11 +39,12 @@ from .base import (
     unit_file,
     unit_name,
 )
-from .lease import Session, lease_path, lease_view
+from .lease import Session, lease_view, read_lease
 from .procs import environment_of, gpu_list, gpu_processes, listeners, process_stat, unit_pids
 from .registry import operation, own_hash
 from .systemd import unit_state
 
+MANIFEST: Shape = {"release": str}
 OUTRANKING_DIRS = (  # what systemd reads before our candidate's or our live directory
     "/etc/systemd/system.control",
     "/run/systemd/system.control",
@@ -84,15 +88,32 @@ def running_of(state: Json) -> Optional[Json]:
     return {"pid": pid, "release": release, "argv": argv, "started": round(time.time() - age, 1)}
 
 
-def manifests(service: str) -> List[Json]:
+def manifests(service: str, problems: Optional[List[str]] = None) -> List[Json]:
+    """The manifests of all releases, by number. One that is damaged shows as state ``corrupt``, and hides no other."""
     folder = os.path.join(service_dir(service), "releases")
-    names = [
-        name for name in (os.listdir(folder) if os.path.isdir(folder) else []) if not name.startswith(".")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    found = [
+        manifest_of(folder, name, problems)
+        for name in names
+        if not name.startswith(".") and os.path.isdir(os.path.join(folder, name))
     ]
-    found = [read_json(os.path.join(folder, name, "manifest.json")) for name in names]
-    return sorted(
-        (item for item in found if item), key=lambda item: (item.get("number") or 0, item["release"])
-    )
+    return sorted(found, key=lambda item: (item["number"], item["release"]))
+
+
+def manifest_of(folder: str, name: str, problems: Optional[List[str]]) -> Json:
+    path, wrong = os.path.join(folder, name, "manifest.json"), []  # type: str, List[str]
+    manifest = read_intact(path, MANIFEST, wrong)
+    if manifest and manifest["release"] == name and isinstance(manifest.get("number") or 0, int):
+        return dict(manifest, number=manifest.get("number") or 0)
+    if problems is not None:
+        problems.append((wrong or ["%s is damaged: it is not that of %s" % (path, name)])[0])
+    number = re.match(r"[0-9]*", name)
+    return {
+        "release": name,
+        "number": int((number.group() if number else "") or 0),
+        "state": "corrupt",
+        "was_live": False,
+    }
 
 
 def enable_link(unit: str) -> str:
@@ -107,23 +128,25 @@ def shadows(service: str, state: Json) -> List[str]:
     return found + list(state["DropInPaths"])
 
 
-def service_state(service: str, port: Optional[int]) -> Json:
-    unit = unit_name(service)
+def service_state(service: str, port: Optional[int], found: List[str]) -> Json:
+    """One service. ``found``: what is wrong with the host as a whole."""
+    unit, problems = unit_name(service), list(found)
     state, guard = unit_state(unit), unit_state("deployer-guard@%s.service" % service)
     running, pids = running_of(state), unit_pids(unit)
     recover = "deployer-recover@%s.service" % service
     return {
         "live": unit_file(live_path(service)),
         "candidate": unit_file(candidate_path(service)),
-        "transition": read_json(transition_path(service)),
+        "transition": read_intact(transition_path(service), TRANSITION, problems),
         "unit": state,
         "running": dict(running, pids=pids) if running else None,
-        "releases": manifests(service),
+        "releases": manifests(service, problems),
         "guard": {"active": guard["ActiveState"], "result": guard["Result"]},
         "recover_enabled": os.path.exists(enable_link(recover)),
         "enabled": os.path.lexists(enable_link(unit)),
         "listeners": listeners(port, pids) if port else [],
         "shadows": shadows(service, state),
+        "problems": problems,
     }
 
 
@@ -171,20 +194,32 @@ def model_facts(path: str) -> Json:
     }
 
 
+def gpu_facts(problems: List[str]) -> Tuple[Optional[List[Json]], List[Json]]:
+    """GPUs (None where they cannot be seen) and the processes on them. A driver that does not answer is a problem."""
+    try:
+        gpus = gpu_list()
+        return gpus, (gpu_processes(gpus) if gpus is not None else None) or []
+    except Fail as failure:
+        problems.append("GPUs cannot be seen: %s" % failure.message)
+        return None, []
+
+
 @operation("observe")
 def observe(session: Session, args: Json, call: Call) -> Json:
-    gpus = gpu_list() if args.get("gpus") else None
+    problems: List[str] = []
+    gpus, processes = gpu_facts(problems) if args.get("gpus") else (None, [])
+    lease = lease_view(read_lease(problems))
     folder = STATE_DIR if os.path.isdir(STATE_DIR) else os.path.dirname(STATE_DIR)
     space = os.statvfs(folder)
     return {
         "boot_id": BOOT_ID,
-        "lease": lease_view(read_json(lease_path())),
+        "lease": lease,
         "services": {
-            item["service"]: service_state(item["service"], item.get("port"))
+            item["service"]: service_state(item["service"], item.get("port"), problems)
             for item in args.get("services") or []
         },
         "gpus": gpus,
-        "gpu_processes": (gpu_processes(gpus) if gpus is not None else None) or [],
+        "gpu_processes": processes,
         "disk_free": space.f_bavail * space.f_frsize,
         "engine": engine_facts(args["engine"]["python"]) if args.get("engine") else None,
         "model": model_facts(args["model"]["path"]) if args.get("model") else None,
@@ -194,7 +229,7 @@ def observe(session: Session, args: Json, call: Call) -> Json:
 @operation("release.read")
 def release_read(session: Session, args: Json, call: Call) -> Json:
     folder = release_dir(args["service"], args["release"])
-    manifest = read_json(os.path.join(folder, "manifest.json"))
+    manifest = read_json(os.path.join(folder, "manifest.json"), MANIFEST)
     if manifest is None:
         raise Fail("not-found", "there is no release %s of %s" % (args["release"], args["service"]))
     names = [checked(name, "file") for name in args.get("files") or []]

@@ -10,14 +10,17 @@ from typing import Any, List, Optional, Tuple
 
 from .base import (
     RUN_DIR,
+    TRANSITION,
     Call,
     Fail,
     Json,
+    ask_systemd,
     checked,
-    execute,
     fsync_dir,
     live_path,
+    read_intact,
     read_json,
+    read_text,
     release_dir,
     remove_file,
     service_dir,
@@ -29,9 +32,9 @@ from .base import (
     write_json,
 )
 from .lease import Session
-from .reading import manifests, systemd_version
+from .reading import MANIFEST, manifests, systemd_version
 from .registry import operation
-from .systemd import busctl_all
+from .systemd import busctl_all, drop_ins, keys_of
 
 UNIT_PROPERTIES = [
     "LoadState",
@@ -49,6 +52,25 @@ SERVICE_PROPERTIES = (
     + ("LimitNOFILE", "LimitMEMLOCK", "LimitCORE", "IOAccounting", "NoNewPrivileges")
     + ("LogRateLimitIntervalUSec", "LogRateLimitBurst")
 )
+
+DECIDED = {
+    "User",
+    "Group",
+    "Type",
+    "KillMode",
+    "KillSignal",
+    "Environment",
+    "EnvironmentFile",
+    "PassEnvironment",
+}
+DECIDED |= {
+    "UnsetEnvironment",
+    "WorkingDirectory",
+    "Restart",
+    "TimeoutStartSec",
+    "TimeoutStopSec",
+    "RootDirectory",
+}
 
 
 def file_mode(value: Any) -> int:
@@ -99,7 +121,7 @@ def stage(session: Session, args: Json, call: Call) -> Json:
 def update_manifest(service: str, release: str, patch: Json) -> Json:
     """Merge ``patch`` over a manifest's top level; to be called under the lock."""
     path = os.path.join(release_dir(service, release), "manifest.json")
-    manifest = read_json(path)
+    manifest = read_json(path, MANIFEST)
     if manifest is None:
         raise Fail("not-found", f"there is no release {release} of {service}")
     if patch:
@@ -127,6 +149,17 @@ def release_update(session: Session, args: Json, call: Call) -> Json:
     return {"manifest": manifest}
 
 
+def deciding(service: str, text: str) -> List[Json]:
+    """The real unit's drop-ins that set what the unit text sets, or what else makes it run in another way."""
+    decided = DECIDED.union(keys_of(text))
+    found = []
+    for path in drop_ins(unit_name(service)):
+        keys = [key for key in keys_of(read_text(path) or "") if key in decided or key.startswith("Exec")]
+        if keys:
+            found.append({"path": path, "keys": keys})
+    return found
+
+
 @operation("probe", audited=True)
 def probe(session: Session, args: Json, call: Call) -> Json:
     """Let systemd read a unit text under a name that nothing else uses, and say how it understood it."""
@@ -137,7 +170,7 @@ def probe(session: Session, args: Json, call: Call) -> Json:
         os.makedirs(RUN_DIR, exist_ok=True)
         try:
             write_file(path, args["text"])
-            verify = execute(["systemd-analyze", "verify", "--man=no", *strict, path], check=False)
+            verify = ask_systemd(["systemd-analyze", "verify", "--man=no", *strict, path], check=False)
             systemctl("daemon-reload")
             unit, service = busctl_all(name, "Unit"), busctl_all(name, "Service")
         finally:
@@ -156,6 +189,7 @@ def probe(session: Session, args: Json, call: Call) -> Json:
         "argv": commands[0][1] if commands else [],
         "properties": properties,
         "load_error": load_error[1].replace(name, real) or load_error[0] or None,
+        "drop_ins": deciding(args["service"], args["text"]),
     }
 
 
@@ -166,7 +200,7 @@ def prune(session: Session, args: Json, call: Call) -> Json:
     with session.holding():
         known = manifests(service)
         live = (unit_file(live_path(service)) or {}).get("release")
-        transition = read_json(transition_path(service)) or {}
+        transition = read_intact(transition_path(service), TRANSITION) or {}
         spared = {live, transition.get("from"), transition.get("to")}
         spared.update(
             [item["release"] for item in known if item.get("was_live") and item["release"] != live][-1:]

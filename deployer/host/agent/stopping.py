@@ -74,7 +74,10 @@ class Remains:
         ]
 
     def holding_gpus(self) -> List[Json]:
-        return [item for item in gpu_processes() or [] if item["pid"] in self.ever]
+        try:
+            return [item for item in gpu_processes() or [] if item["pid"] in self.ever]
+        except Fail:
+            return []  # what nvidia-smi does not tell must not keep a server from being stopped
 
     def detail(self) -> Json:
         shown = [dict(describe(pid), state=(process_stat(pid) or ["?"])[0]) for pid in self.pids]

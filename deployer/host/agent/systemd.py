@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import time
-from typing import Iterator, List, Optional
+from typing import Dict, Iterator, List, Optional
 
-from .base import Call, Json, execute, systemctl
+from .base import Call, Json, ask_systemd, execute, systemctl
 
 NUMBERS = ("NRestarts", "MainPID", "ExecMainStatus", "ExecMainCode")
 STAMPS = ("ActiveEnterTimestamp", "InactiveEnterTimestamp", "StateChangeTimestamp")
@@ -41,6 +42,30 @@ def unit_state(unit: str) -> Json:
     return state
 
 
+def drop_ins(unit: str) -> List[str]:
+    """The drop-ins that systemd would merge into a unit of this name, whether or not the unit exists."""
+    folders = systemctl("show", "-p", "UnitPath", "--value", check=False).stdout.split()
+    stem, _, kind = unit.rpartition(".")
+    names = [unit] + [stem[: at + 1] + "." + kind for at in range(len(stem) - 2, 0, -1) if stem[at] == "-"]
+    found: Dict[str, str] = {}  # by file name: the first one wins
+    for name in [*names, kind]:
+        for folder in folders:
+            below = os.path.join(folder, name + ".d")
+            for file in os.listdir(below) if os.path.isdir(below) else []:
+                if file.endswith(".conf"):
+                    found.setdefault(file, os.path.join(below, file))
+    return [found[file] for file in sorted(found) if os.path.realpath(found[file]) != "/dev/null"]
+
+
+def keys_of(text: str) -> List[str]:
+    """The settings that a unit file or drop-in makes, in order, each once."""
+    joined = re.sub(
+        r"\\\r?\n", " ", "\n".join(line for line in text.splitlines() if line.lstrip()[:1] not in ("#", ";"))
+    )
+    found = re.findall(r"^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*=", joined, re.M)
+    return list(dict.fromkeys(found))
+
+
 def is_up(state: Json) -> bool:
     """Running or starting, and not between two automatic restarts."""
     up = state["ActiveState"] in ("active", "activating", "reloading", "refreshing")
@@ -56,14 +81,16 @@ def busctl_all(unit: str, interface: str) -> Json:
     escaped = "".join(c if c.isascii() and c.isalnum() else "_%02x" % ord(c) for c in unit)
     path = "/org/freedesktop/systemd1/unit/" + escaped
     call = ["org.freedesktop.DBus.Properties", "GetAll", "s", "org.freedesktop.systemd1." + interface]
-    done = execute(["busctl", "--json=short", "call", "org.freedesktop.systemd1", path, *call])
+    done = ask_systemd(["busctl", "--json=short", "call", "org.freedesktop.systemd1", path, *call])
     return {name: value["data"] for name, value in json.loads(done.stdout)["data"][0].items()}
 
 
 def journal_cursor() -> str:
     """Where the journal ends now; empty for an empty journal."""
     lines = execute(["journalctl", "-q", "-n", "1", "-o", "json"], check=False).stdout.splitlines()
-    return str(json.loads(lines[-1])["__CURSOR"]) if lines else ""
+    with contextlib.suppress(ValueError, KeyError):
+        return str(json.loads(lines[-1])["__CURSOR"]) if lines else ""
+    return ""
 
 
 def journal_lines(entry: Json) -> Iterator[Json]:

@@ -13,6 +13,7 @@ from .base import (
     LIVE_DIR,
     RUN_DIR,
     STATE_DIR,
+    TRANSITION,
     Call,
     Fail,
     Json,
@@ -21,9 +22,11 @@ from .base import (
     checked,
     fsync_dir,
     live_path,
+    make_reserve,
     read_json,
     read_text,
     remove_file,
+    set_aside,
     systemctl,
     transition_path,
     unit_file,
@@ -48,7 +51,9 @@ IgnoreOnIsolate=yes
 StartLimitIntervalSec=0
 
 [Service]
-Type=exec
+Type=notify
+NotifyAccess=main
+TimeoutStartSec=30
 ExecStart={command} guard %i
 {environment}Restart=always
 RestartSec=1
@@ -115,8 +120,9 @@ def install(service: str) -> bool:
     os.makedirs(STATE_DIR, mode=0o755, exist_ok=True)
     name = f"agent-{own_hash()}.py"
     path = os.path.join(STATE_DIR, name)
-    if read_text(path) is None:
-        write_file(path, source().decode("utf-8"))
+    write_changed(
+        path, source().decode("utf-8")
+    )  # the name alone proves nothing: a power cut may have emptied it
     command = f"{quoted(os.path.realpath(sys.executable))} {quoted(path)}"
     overrides = sorted(key for key in os.environ if key.startswith("DEPLOYER_") and key.endswith("_DIR"))
     environment = "".join(f"Environment={quoted(key + '=' + os.environ[key])}\n" for key in overrides)
@@ -134,7 +140,7 @@ def install(service: str) -> bool:
 
 
 def transition_of(service: str) -> Json:
-    transition = read_json(transition_path(service))
+    transition = read_json(transition_path(service), TRANSITION)
     if transition is None:
         raise Fail("no-transition", f"no transition of {service} is under way")
     return transition
@@ -152,7 +158,9 @@ def begin(session: Session, args: Json, call: Call) -> Json:
     path = transition_path(service)
     with session.holding():
         make_service_dir(service)
-        earlier = read_json(path)
+        set_aside(path, TRANSITION)
+        earlier = read_json(path, TRANSITION)
+        make_reserve()
         if earlier and earlier["to"] != wanted["to"]:
             raise Fail(
                 "exists", f"a transition of {service} to {earlier['to']} is under way", transition=earlier
@@ -172,6 +180,7 @@ def begin(session: Session, args: Json, call: Call) -> Json:
         if started.returncode:
             if not earlier:
                 remove_file(path)
+                systemctl("stop", "--no-block", guard_unit(service), check=False)
             raise Fail(
                 "guard", f"the guard does not start: {started.stderr.strip()}", unit=guard_unit(service)
             )

@@ -18,12 +18,13 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from .base import (
     BOOT_ID,
     CHILD_ENV,
+    TRANSITION,
     Call,
     Fail,
     Json,
     boottime,
     checked,
-    read_json,
+    read_intact,
     read_text,
     transition_path,
     unit_name,
@@ -166,7 +167,7 @@ def start_time(args: Json) -> float:
         return boottime()
     if args.get("started_boottime"):
         return float(args["started_boottime"])
-    transition = read_json(transition_path(args["service"])) or {}
+    transition = read_intact(transition_path(args["service"]), TRANSITION) or {}
     if transition.get("boot_id") == BOOT_ID and transition.get("invocation_id") == args.get("invocation_id"):
         return float(transition.get("started_boottime") or boottime())
     left = unit_state(unit_name(args["service"]))["InactiveExitTimestamp"]
