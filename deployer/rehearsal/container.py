@@ -129,6 +129,11 @@ def remove_control_groups(name: str) -> None:
 
 # The container
 
+#: What would reach beyond the container: the machine's clock, kernel modules and messages, raw devices.
+DROPPED = "CAP_SYS_TIME,CAP_SYS_MODULE,CAP_SYS_RAWIO,CAP_SYSLOG,CAP_WAKE_ALARM,CAP_MKNOD"
+#: The same in setpriv's words, for programs that enter from outside.
+_WITHOUT = ",".join("-" + name[len("CAP_") :].lower() for name in DROPPED.split(","))
+
 
 def start(root: Path, name: str, hostname: str, binds: Sequence[Path], log: Path) -> int:
     """Boot ``rehearsal.target`` on ``root``; returns the process id of systemd-nspawn."""
@@ -148,6 +153,7 @@ def start(root: Path, name: str, hostname: str, binds: Sequence[Path], log: Path
         "--resolv-conf=off",
         "--timezone=off",
         "--console=read-only",
+        f"--drop-capability={DROPPED}",
         *(["--keep-unit"] if groups else []),
         *(f"--bind-ro={_nspawn_path(path)}" for path in binds),
         "systemd.unit=rehearsal.target",
@@ -181,5 +187,13 @@ def _nspawn_path(path: Path) -> str:
 def enter(init: int, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> str:
     """Run a program inside a container (as root, not through SSH) and return what it printed."""
     spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd"]
-    clean = ["env", "-i", f"PATH={machine.SYSTEM_PATH}", "HOME=/root", "LANG=C.UTF-8"]
+    clean = [
+        "setpriv",
+        f"--bounding-set={_WITHOUT}",
+        "env",
+        "-i",
+        f"PATH={machine.SYSTEM_PATH}",
+        "HOME=/root",
+        "LANG=C.UTF-8",
+    ]
     return machine.run(["nsenter", f"--target={init}", *spaces, *clean, *argv], stdin=stdin, timeout=timeout)
