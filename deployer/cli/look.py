@@ -6,6 +6,7 @@ import sys
 import time
 
 import click
+from rich.live import Live
 
 from deployer.cli.common import App, common_options, pass_app
 from deployer.cli.output import Unbreakable, print_json
@@ -13,6 +14,8 @@ from deployer.config.profile import list_profiles
 from deployer.deploy import logs as logs_
 from deployer.deploy import status as status_
 from deployer.deploy.compare import read_bench
+from deployer.deploy.model import Json
+from deployer.deploy.session import Session
 from deployer.errors import UsageError
 from deployer.report.bench_table import comparison_document, comparison_view
 from deployer.report.views import history_view, profiles_view, status_view
@@ -47,20 +50,33 @@ def status(app: App, watch: bool, interval: float) -> int:
         )
     with app.session("status") as session:
         document = status_.status(session)
-        if not watch:
+        if watch:
+            document = keep_watching(app, session, document, interval)
+        else:
             app.show(document, status_view(document))
-            return 0 if document["hosts"][0]["health"]["ok"] else 6
-        from rich.live import Live
-
-        try:
-            with Live(status_view(document), console=app.console, screen=app.console.is_terminal) as live:
-                while True:
-                    time.sleep(interval)
-                    document = status_.status(session)
-                    live.update(status_view(document), refresh=True)
-        except KeyboardInterrupt:
-            app.console.print(status_view(document))
     return 0 if document["hosts"][0]["health"]["ok"] else 6
+
+
+def keep_watching(app: App, session: Session, document: Json, interval: float) -> Json:
+    """Show the status again and again until Ctrl-C; returns the last. Off a terminal each look is printed below."""
+    console = app.console
+    if not console.is_terminal:
+        try:
+            while True:
+                console.print(status_view(document))
+                time.sleep(interval)
+                document = status_.status(session)
+        except KeyboardInterrupt:
+            return document
+    try:
+        with Live(status_view(document), console=console, screen=True) as live:
+            while True:
+                time.sleep(interval)
+                document = status_.status(session)
+                live.update(status_view(document), refresh=True)
+    except KeyboardInterrupt:
+        console.print(status_view(document))
+    return document
 
 
 @click.command()
