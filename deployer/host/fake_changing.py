@@ -215,7 +215,8 @@ def mark(manifest: Json, name: str, live: str | None, to: str | None) -> None:
 
 def watch(host: FakeHost, args: Json) -> Events:
     world, state = host.world, host.world.service(args["service"])
-    engine, begun = world.engine(state.running), state.started
+    engine = world.engine(state.running)
+    begun = time.monotonic() if args.get("attach") else state.started
     last, health = "", ""
 
     def at() -> float:

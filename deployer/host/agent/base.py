@@ -24,7 +24,15 @@ BUS_GONE = re.compile(
     r"Connection (reset|refused|terminated|timed out)|Failed to connect to (system )?bus|Transport endpoint|"
     r"Broken pipe|disconnected from message bus"
 )
-TRANSITION: Shape = {"to": str, "boot_id": str}
+NUMBER_OR_NONE = (int, float, type(None))
+TRANSITION: Shape = {
+    "to": str,
+    "boot_id": str,
+    "grace": NUMBER_OR_NONE,
+    "stop_timeout": NUMBER_OR_NONE,
+    "port": NUMBER_OR_NONE,
+    "started_boottime": NUMBER_OR_NONE,
+}
 STATE_DIR = os.environ.get("DEPLOYER_STATE_DIR", "/var/lib/deployer")
 LIVE_DIR = os.environ.get("DEPLOYER_UNIT_DIR", "/usr/local/lib/systemd/system")
 RUN_DIR = os.environ.get("DEPLOYER_RUN_DIR", "/run/systemd/system")

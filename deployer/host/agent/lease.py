@@ -27,6 +27,7 @@ from .base import (
 LEASE: Shape = {
     "generation": int,
     "token": str,
+    "owner": dict,
     "state": str,
     "boot_id": str,
     "expires_boottime": (int, float),

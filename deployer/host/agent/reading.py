@@ -44,7 +44,7 @@ from .procs import environment_of, gpu_list, gpu_processes, listeners, process_s
 from .registry import operation, own_hash
 from .systemd import unit_state
 
-MANIFEST: Shape = {"release": str}
+MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
 OUTRANKING_DIRS = (  # what systemd reads before our candidate's or our live directory
     "/etc/systemd/system.control",
     "/run/systemd/system.control",

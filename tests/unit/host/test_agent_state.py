@@ -17,7 +17,19 @@ from hypothesis import strategies as st
 from deployer.host.agent import base, converge, guard, lease, procs, reading, systemd
 
 OWNER = {"user": "ann", "host": "desk", "pid": 1, "command": "apply"}
-DAMAGE = ["", "{", "{}", "[]", "null", "7", '"text"', '{"schema": "x"}', '{"release": 7, "generation": "1"}']
+ODD = '{"to": "x", "boot_id": "b", "grace": "long", "release": "0002-b", "argv": 7, "generation": 1, "owner": 0}'
+DAMAGE = [
+    ODD,
+    "",
+    "{",
+    "{}",
+    "[]",
+    "null",
+    "7",
+    '"text"',
+    '{"schema": "x"}',
+    '{"release": 7, "generation": "1"}',
+]
 
 
 @pytest.fixture
