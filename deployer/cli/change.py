@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import click
 
-from deployer.cli.common import App, common_options, finish, pass_app, refused_outcome
+from deployer.cli.common import App, at_terminal, common_options, finish, pass_app, refused_outcome
 from deployer.cli.output import print_json
 from deployer.deploy import apply as apply_
 from deployer.deploy import rollback as rollback_
@@ -33,7 +32,7 @@ class AskAtTerminal:
 
     def possible(self, plan: Plan) -> None:
         app = self._app
-        if not plan.interrupts or self._yes or (sys.stdin.isatty() and not app.as_json):
+        if not plan.interrupts or self._yes or (at_terminal() and not app.as_json):
             return
         self._reporter.close()
         if not app.as_json:

@@ -23,7 +23,7 @@ from deployer.config.settings import Settings, load_settings
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.reporter import Reporter, Silent
 from deployer.deploy.session import Session
-from deployer.errors import ConfigError, DeployerError, Interrupted
+from deployer.errors import ConfigError, DeployerError, Interrupted, UsageError
 from deployer.host.connect import connect
 from deployer.host.protocol import Host
 from deployer.report.terminal import TerminalReporter
@@ -45,6 +45,10 @@ class App:
     @property
     def settings(self) -> Settings:
         if self._settings is None:
+            if not _has_folder():
+                raise ConfigError(
+                    "the working directory does not exist any more", remedy="change to another one"
+                )
             self._settings = load_settings(self.flags)
         return self._settings
 
@@ -94,10 +98,13 @@ class App:
 
     def connect(self, host: HostConfig) -> Host:
         """Open a connection; the sudo password is the only thing that is ever asked for, and only at a terminal."""
-        can_ask = sys.stdin.isatty() and not self.as_json
+        can_ask = at_terminal() and not self.as_json
 
         def ask(prompt: str) -> str:
-            return str(click.prompt(prompt, hide_input=True, err=True))
+            try:
+                return str(click.prompt(prompt, hide_input=True, err=True))
+            except UnicodeDecodeError as error:
+                raise UsageError("what was typed is not text in this terminal's encoding") from error
 
         return connect(host, password_prompt=ask if can_ask else None)
 
@@ -173,6 +180,14 @@ def finish(app: App, outcome: Outcome) -> int:
     return outcome.exit_code
 
 
+def at_terminal() -> bool:
+    """Whether somebody can be asked something."""
+    try:
+        return sys.stdin is not None and sys.stdin.isatty()
+    except ValueError:  # closed
+        return False
+
+
 def refused_outcome(error: DeployerError, service: str, profile: str | None) -> Outcome:
     """An error of `apply` or `rollback` in the shape that their JSON always has."""
     return Outcome(
@@ -196,11 +211,19 @@ def print_error(app: App, error: DeployerError) -> None:
         console.print(f"[bold]remedy:[/bold] {escape(error.remedy)}")
 
 
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
 def write_bug_report(error: BaseException) -> Path:
     """Keep the traceback of a bug in a file; nothing of the configuration or the environment goes into it."""
     from deployer import __version__
 
-    path = Path.cwd() / f"deployer-bug-{os.getpid()}.txt"
+    path = Path(f"deployer-bug-{os.getpid()}.txt").absolute() if _has_folder() else Path("deployer-bug.txt")
     text = "".join(traceback.format_exception(error))
     body = f"deployer {__version__}, Python {sys.version.split()[0]}\n\n{text}"
     try:

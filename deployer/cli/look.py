@@ -92,14 +92,19 @@ def history(app: App) -> int:
     with app.session("history") as session:
         state = session.state()
     document = status_.history_document(session.service.name, state)
-    app.show(document, history_view(document))
+    app.show(document, history_view(document, app.console.width))
     return 0
 
 
 @click.command()
 @click.option("-f", "--follow", is_flag=True, help="Go on with new lines until Ctrl-C.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="How many lines back."
+    "-n",
+    "--lines",
+    type=click.IntRange(0, 1_000_000),
+    default=50,
+    show_default=True,
+    help="How many lines back.",
 )
 @click.option("--release", type=int, metavar="N", help="The log of release N's last start.")
 @common_options
@@ -112,22 +117,22 @@ def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
       deployer logs -f
       deployer logs --release 3 -n 200
     """
+    if app.as_json and follow:
+        raise UsageError(
+            "--follow never ends and cannot be one JSON document", remedy="leave one of the two out"
+        )
     with app.session("logs") as session:
         entries = logs_.read(session, lines=lines, follow=follow, release=release)
         if app.as_json:
-            if follow:
-                raise UsageError(
-                    "--follow never ends and cannot be one JSON document", remedy="leave one of the two out"
-                )
             print_json({"service": session.service.name, "lines": list(entries)})
             return 0
+        out = Unbreakable(sys.stdout)
         try:
-            out = Unbreakable(sys.stdout)
             for entry in entries:
                 out.write(entry["text"] + "\n")
                 out.flush()
                 if out.broken:
-                    return 0
+                    break
         except KeyboardInterrupt:
             return 130
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -36,6 +37,7 @@ Exit codes:
     help="""Turn an SGLang parallelism profile into a proven-live service on a GPU host.
 
 \b
+Examples:
   deployer -i inventories/rehearsal.toml profiles      what can be applied
   deployer -i inventories/rehearsal.toml plan tp8      what would change
   deployer -i inventories/rehearsal.toml apply tp8     change it, prove it, make it live
@@ -55,7 +57,8 @@ for command in (check, *change.COMMANDS, *look.COMMANDS, rehearse):
 
 def run(argv: list[str]) -> int:
     """Run the program and return its exit code. Every error becomes one paragraph and a code."""
-    app = App(flags={"json": True} if "--json" in argv else {})
+    asked = "--json" in argv or os.environ.get("DEPLOYER_JSON", "").lower() in ("1", "true", "yes", "on")
+    app = App(flags={"json": True} if asked else {})
     install_signals()
     try:
         result = cli.main(args=argv, prog_name="deployer", standalone_mode=False, obj=app)

@@ -173,13 +173,17 @@ def preflight_error(against: list[Objection]) -> PreflightRefused:
 def stage(session: Session, trial: Trial, files: dict[str, Json], reporter: Reporter) -> None:
     """Put the release on the host: an unused folder until something refers to it."""
     reporter.step(Step.STAGE)
-    path = session.client.stage(
-        trial.service,
-        trial.release,
-        files=files,
-        manifest=trial.manifest(created=time.time(), operator=f"{getpass.getuser()}@{socket.gethostname()}"),
-        user=session.service.user,
-    )
+    manifest = trial.manifest(created=time.time(), operator=f"{getpass.getuser()}@{socket.gethostname()}")
+    try:
+        path = session.client.stage(
+            trial.service, trial.release, files=files, manifest=manifest, user=session.service.user
+        )
+    except AgentError as error:
+        if error.code != "no-user":
+            raise
+        raise preflight_error(
+            [Objection("no-user", error.message, f"create it, or correct services.{trial.service}.user")]
+        ) from error
     reporter.done(path)
 
 

@@ -31,7 +31,10 @@ def read(session: Session, *, lines: int, follow: bool, release: int | None) -> 
 
 def entries(session: Session, **asked: object) -> Iterator[Json]:
     """The journal's entries for what was ``asked`` (arguments of the host's `journal`), secrets taken out."""
-    secrets = [session.api_key] if session.api_key else []
+    state = session.state()
+    names = [item["release"] for item in state.releases if item.get("state") in ("live", "candidate")]
+    keys = [session.api_key(name) for name in [*names, state.running.release if state.running else None]]
+    secrets = [key for key in keys if key]
     with session.client.journal(service=session.service.name, **asked) as stream:
         while True:
             try:

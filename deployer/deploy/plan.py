@@ -211,7 +211,7 @@ def make_plan(
         release=trial.release if action == "deploy" else (live_name or trial.release),
         changes=tuple(changes),
         unit_diff=diff,
-        interrupts=action != "nothing" and state.running is not None,
+        interrupts=action != "nothing" and not state.at_rest,
         downtime=downtime,
         downtime_basis=basis,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deployer.bench.gate import validate_gate_keys
 from deployer.bench.runner import choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.model import Objection, Trial
@@ -149,7 +150,9 @@ def _gpus(
             Objection(
                 "gpu-held",
                 f"GPU {process.gpu} is in use: {who} holds{amount}",
-                f"stop it on the host (`kill {process.pid}`), or give the service other GPUs",
+                "that is another service of deployer's: give the two different GPUs"
+                if (process.unit or "").startswith("sglang-")
+                else f"stop it on the host (`kill {process.pid}`), or give the service other GPUs",
             )
         )
     for index in wanted:
@@ -173,7 +176,14 @@ def _bench(observed: HostState, service: ServiceConfig, trial: Trial | None) -> 
         choose_place(service, wanted, has_httpx=has_httpx)
     except ConfigError as error:
         return [Objection("no-benchmark", error.message, error.remedy or "set bench.place")]
-    return []
+    if trial is None:
+        return []
+    return [
+        Objection(
+            "gate-not-measured", text, "add the level to bench.levels, or take the threshold out of the gate"
+        )
+        for text in validate_gate_keys(trial.gate, trial.bench.get("levels") or ())
+    ]
 
 
 def _world_size(trial: Trial | None) -> int:

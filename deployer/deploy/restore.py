@@ -96,7 +96,7 @@ def _converge(session: Session, reporter: Reporter) -> Restored:
         stall=session.service.deadlines.stall,
         deadline=session.service.deadlines.start,
         on_update=reporter.launch,
-        api_key=session.api_key,
+        api_key=session.api_key(live),
     )
     did = "was started again but does not serve" if answer.get("started") else "runs but does not serve"
     if not result.ready:

@@ -49,7 +49,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     made = make_plan(
         state, trial, healthy=state.running is not None and session.health().ok, comparable=comparable
     )
-    made = replace(made, action="deploy", release=trial.release, interrupts=state.running is not None)
+    made = replace(made, action="deploy", release=trial.release, interrupts=not state.at_rest)
     reporter.done(f"back to {trial.release} ({trial.profile})")
     consent.possible(made)
 

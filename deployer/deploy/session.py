@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import socket
 import time
@@ -34,6 +35,15 @@ from deployer.host.state import HostState, LeaseGrant, ServiceState
 HEALTH_TIMEOUT = 22.0
 
 Connector = Callable[[HostConfig], Host]
+
+
+def config_key(text: str) -> str | None:
+    """The API key in a release's config.yaml as deployer writes it: flat, values as JSON strings."""
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "api-key":
+            return str(json.loads(value))
+    return None
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,7 @@ class Session:
         self._heartbeat: Heartbeat | None = None
         self._grant: LeaseGrant | None = None
         self.client: HostClient = None  # type: ignore[assignment]  # set by open(), before anything else is called
-        self._api_key: str | None = None
+        self._api_keys: dict[str, str | None] = {}
 
     def open(self) -> Self:
         """Connect. HostError where that fails."""
@@ -95,12 +105,17 @@ class Session:
     def unit(self) -> str:
         return unit_name(self.service.name)
 
-    @property
-    def api_key(self) -> str | None:
-        """The service's API key, resolved once on the operator's side."""
-        if self._api_key is None and self.service.api_key is not None:
-            self._api_key = self.service.api_key.resolve()
-        return self._api_key
+    def api_key(self, release: str | None) -> str | None:
+        """The API key that a release was staged with; the inventory's may have changed since. None without one."""
+        if release is None:
+            return None
+        if release not in self._api_keys:
+            try:
+                read = self.client.release_read(self.service.name, release, ["config.yaml"])
+                self._api_keys[release] = config_key(read.files["config.yaml"] or "")
+            except AgentError:
+                return None  # the release's folder is gone; a server that wants a key will say so
+        return self._api_keys[release]
 
     # -- looking ------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,11 @@ class Steps:
     def service(self) -> ServiceConfig:
         return self.session.service
 
+    @property
+    def api_key(self) -> str | None:
+        """The key that the trial's server wants."""
+        return self.session.api_key(self.trial.release)
+
     def perform(self, step: Step) -> Step:
         """Do one step and return the next. TrialFailed where the candidate is not good enough."""
         self.reporter.step(step)
@@ -112,10 +117,11 @@ class Steps:
 
     def _stop(self) -> Step:
         state = self.session.state()
-        if state.running is None or state.running.release == self.trial.release:
-            self.reporter.done(
-                "nothing was running" if state.running is None else "the candidate runs already"
-            )
+        if state.running is not None and state.running.release == self.trial.release:
+            self.reporter.done("the candidate runs already")
+            return self._enter(Step.SWITCH)
+        if state.at_rest:
+            self.reporter.done("nothing was running")
             return self._enter(Step.SWITCH)
         stopped = stop_unit(self.session, self.reporter)
         self.reporter.done(stopped)
@@ -147,7 +153,10 @@ class Steps:
                     log_tail=result.log_tail,
                 )
             )
-        self.reporter.done(f"ready after {result.seconds:.1f} s")
+        parts = [
+            f"{item['name']} {item['seconds']:.1f}" for item in result.timeline if item["seconds"] >= 0.1
+        ]
+        self.reporter.done(f"ready after {result.seconds:.1f} s: {', '.join(parts)}")
         return self._enter(Step.VERIFY, {"timeline": result.timeline})
 
     def _watch(self) -> WaitResult:
@@ -161,7 +170,7 @@ class Steps:
             stall=self.service.deadlines.stall,
             deadline=self.service.deadlines.start,
             on_update=self.reporter.launch,
-            api_key=self.session.api_key,
+            api_key=self.api_key,
             estimate=estimate(self.session.state().releases, self.trial.profile),
         )
 
@@ -185,7 +194,7 @@ class Steps:
             port=self.service.port,
             address=self.service.bind,
             advertised=self.service.advertised,
-            api_key=self.session.api_key,
+            api_key=self.api_key,
         )
         if not checked.ok:
             raise TrialFailed(
@@ -211,10 +220,10 @@ class Steps:
             return self._enter(Step.PROMOTE)
         bench = run_benchmark(
             self.session.client.host,
-            self.service,
+            self.service.model_copy(update={"api_key": None}),  # the release's own key counts, or none
             self.trial.bench,
             on_event=lambda event: self.reporter.progress(describe_bench_event(event)),
-            api_key=self.session.api_key,
+            api_key=self.api_key,
         )
         self.progress.bench = bench
         verdict = evaluate(bench, self.trial.gate, baseline=self._baseline())

@@ -387,6 +387,11 @@ class ServiceState:
         return next((item for item in self.releases if item.get("release") == release), None)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether nothing of the service runs or is about to: also not between two automatic restarts."""
+        return self.running is None and self.unit.active in ("inactive", "failed")
+
+    @property
     def next_number(self) -> int:
         """The number the next release gets (0 is kept for an adopted unit)."""
         return max((int(item.get("number") or 0) for item in self.releases), default=0) + 1

@@ -38,7 +38,7 @@ class LaunchView:
         if self._is_live:
             panel = self._panel(update)
             if self._live is None:
-                self._live = Live(panel, console=self._console, refresh_per_second=8, transient=False)
+                self._live = Live(panel, console=self._console, refresh_per_second=8, transient=True)
                 self._live.start()
             else:
                 self._live.update(panel)
@@ -46,7 +46,7 @@ class LaunchView:
             self._plain(update)
 
     def close(self) -> None:
-        """Leave the last picture as it is and give the terminal back. Safe to call twice."""
+        """Take the panel down and give the terminal back; the step's own line sums it up. Safe to call twice."""
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -135,13 +136,15 @@ def diff_view(diff: str) -> Text:
 _STATE_STYLE = {"live": "green", "failed": "red", "inconclusive": "yellow", "interrupted": "yellow"}
 
 
-def history_view(document: Json) -> RenderableType:
-    """All releases, the newest first."""
+def history_view(document: Json, width: int = 150) -> RenderableType:
+    """All releases, the newest first; on a terminal narrower than 120 columns without the notes."""
     if not document["releases"]:
         return Text(f"No release was ever made for {document['service']}.")
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name in ("#", "profile", "state", "when", "start", "speed", "note"):
-        table.add_column(name, justify="right" if name in ("#", "start") else "left", overflow="fold")
+    wide = width >= 120
+    for name in ("#", "profile", "state", "when", "start", "speed", *(["note"] if wide else [])):
+        justify: Literal["left", "right"] = "right" if name in ("#", "start") else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name not in ("speed", "note"))
     for item in document["releases"]:
         style = _STATE_STYLE.get(item["state"], "dim")
         seconds = sum(phase["seconds"] for phase in item["timeline"] or ())
@@ -155,7 +158,7 @@ def history_view(document: Json) -> RenderableType:
             moment(item["promoted"] or item["created"]),
             f"{seconds:.0f} s" if seconds else "",
             speed(item["bench_summary"]),
-            escape(note if len(note) <= 90 else note[:87] + "..."),
+            *([escape(note if len(note) <= 90 else note[:87] + "...")] if wide else []),
         )
     return table
 

@@ -105,7 +105,7 @@ def test_the_gate_decides(live_site: Site) -> None:
 
 
 def test_a_gate_that_cannot_be_measured_is_inconclusive(live_site: Site) -> None:
-    live_site.write_inventory(gate='"aggregate_tok_s@64" = 1.0')
+    live_site.write_inventory(gate='"ttft_p95_s@4" = 100.0')  # four requests have no 95th percentile
     document = live_site.json("apply", "pp2", "--yes", expect=7)
     assert document["outcome"] == "inconclusive"
     assert live_site.live() == "0001-tp2"

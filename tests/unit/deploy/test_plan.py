@@ -12,6 +12,7 @@ from deployer.deploy.plan import (
     argument_changes,
     expected_downtime,
     grouped_arguments,
+    lost_live,
     make_plan,
     rollback_target,
     unit_diff,
@@ -184,3 +185,20 @@ def test_a_broken_chain_of_predecessors_ends() -> None:
     looped = [manifest(1, "a", previous="0002-b"), manifest(2, "b", previous="0001-a", was_live=True)]
     target, _ = rollback_target(service_state(releases=looped, live_name="0002-b"), None)
     assert target is None
+
+
+def test_between_two_automatic_restarts_something_is_there_to_be_stopped() -> None:
+    looping = service_state(
+        live=trial(argv=ARGV), raw={"unit": {"ActiveState": "activating", "SubState": "auto-restart"}}
+    )
+    assert not looping.at_rest
+    assert make_plan(looping, trial(number=2), healthy=False, comparable=identity).interrupts
+    assert service_state().at_rest
+
+
+def test_a_unit_file_that_was_deleted_is_noticed() -> None:
+    state = service_state(
+        releases=[manifest(1, "tp8", was_live=True)], running="0001-tp8", raw={"live": None}
+    )
+    assert lost_live(state) == "0001-tp8"
+    assert lost_live(service_state(live=trial(), running="0001-tp8")) is None

@@ -100,6 +100,24 @@ def test_a_gpu_that_is_gone_is_named() -> None:
     assert "GPU 9 is not there" in found[0].message
 
 
+def test_a_gate_that_the_benchmark_does_not_measure_is_refused_before_anything_stops() -> None:
+    host, service = config()
+    wanted = trial(gate={"aggregate_tok_s@64": 1.0}, bench={"levels": [8], "place": "host"})
+    found = objections(FIT, host, service, wanted)
+    assert [item.code for item in found] == ["gate-not-measured"]
+    assert "64" in found[0].message
+
+
+def test_a_deleted_live_unit_is_put_back_first() -> None:
+    known = [trial().manifest(created=1.0, operator="a@b") | {"was_live": True}]
+    state = service_state(releases=known, running="0001-tp8", raw={"live": None})
+    host, service = config()
+    found = objections(host_state(state), host, service, trial(2, "pp8"))
+    assert [item.code for item in found] == ["live-unit-missing"]
+    assert "rollback --to 1" in found[0].remedy
+    assert objections(host_state(state), host, service, trial()) == []
+
+
 def test_all_objections_are_reported_not_the_first() -> None:
     observed = host_state(
         service_state(listeners=listener()),
