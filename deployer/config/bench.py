@@ -7,12 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from deployer.config.problems import KeyProblems, Model, nearest
+from deployer.config.problems import KeyProblems, Model, nearest, printable
+
+#: Most requests in flight at a time.
+LEVEL_MAX = 4096
 
 
 def _levels(levels: list[int]) -> list[int]:
-    if any(level < 1 or level > 4096 for level in levels):
-        raise ValueError("levels are whole numbers from 1 to 4096")
+    if any(not 1 <= level <= LEVEL_MAX for level in levels):
+        raise ValueError(f"levels are whole numbers from 1 to {LEVEL_MAX}")
     if sorted(set(levels)) != levels:
         raise ValueError("levels rise, and none is given twice")
     return levels
@@ -67,6 +70,7 @@ LEVEL_GATES = (
     *(f"{figure}_{quantile}_s" for figure in ("ttft", "itl", "tpot") for quantile in ("p50", "p95")),
 )
 _LEVEL = re.compile(r"[1-9][0-9]{0,3}")
+_NUMBER = re.compile(r"-?[0-9]{1,20}", re.A)
 
 
 def _gate(gate: dict[str, float]) -> dict[str, float]:
@@ -74,7 +78,9 @@ def _gate(gate: dict[str, float]) -> dict[str, float]:
     wrong: list[tuple[str | int, str]] = []
     for key, value in gate.items():
         name, at, level = key.partition("@")
-        if not (key == SINGLE_GATE or (name in LEVEL_GATES and _LEVEL.fullmatch(level))):
+        if name in LEVEL_GATES and _NUMBER.fullmatch(level) and not 1 <= int(level) <= LEVEL_MAX:
+            wrong.append((key, f"found the level {printable(level, 20)}, but levels are 1 to {LEVEL_MAX}"))
+        elif not (key == SINGLE_GATE or (name in LEVEL_GATES and _LEVEL.fullmatch(level))):
             near = nearest(f"{name}@LEVEL" if at or name in LEVEL_GATES else name, allowed)
             hint = f"; did you mean {near.replace('LEVEL', level or 'LEVEL')}?" if near else ""
             wrong.append((key, f"unknown figure{hint} (allowed: {', '.join(allowed)})"))

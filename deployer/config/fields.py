@@ -15,6 +15,7 @@ from deployer.config.secrets import TextOrSecret
 
 #: Names of hosts and services; they become parts of unit names and paths.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+NAME_RULE = "a name has lower-case letters, digits, - and _ (40 at most), and begins with a letter or digit"
 
 #: Seconds without any progress after which a phase of the launch counts as stuck. Silence is normal in all of
 #: them: the first capture on a cold machine compiles kernels, and progress bars reach the journal late.
@@ -26,6 +27,7 @@ STALL_DEFAULTS: Mapping[str, float] = {
     "capture": 900.0,
     "http-up": 300.0,
     "warm-up": 900.0,
+    "ready": 120.0,
 }
 
 #: Environment variables that deployer sets, and the field to use instead.
@@ -126,6 +128,12 @@ def _host_key(value: str) -> str:
     return value
 
 
+def _account(value: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}|[0-9]{1,10}", value):
+        raise ValueError(f"found {shown(value)}, allowed is the name of an account, or its number")
+    return value
+
+
 def _stall(stall: dict[str, float]) -> dict[str, float]:
     wrong: list[tuple[str | int, str]] = [
         (name, unknown(name, STALL_DEFAULTS, kind="unknown phase"))
@@ -146,6 +154,6 @@ HostKey = Annotated[Text, AfterValidator(_host_key)]
 HostName = Annotated[Text, BeforeValidator(_one_host)]
 Address = Annotated[str, AfterValidator(_address)]
 Url = Annotated[Text, AfterValidator(_url)]
-Account = Annotated[str, StringConstraints(pattern=r"^([a-z_][a-z0-9_-]{0,30}|[0-9]{1,10})$")]
+Account = Annotated[str, AfterValidator(_account)]
 StallSeconds = Annotated[dict[str, float], AfterValidator(_stall)]
 Seconds = Annotated[float, Field(gt=0, le=604_800)]

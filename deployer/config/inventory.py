@@ -75,7 +75,7 @@ class HostConfig(Model):
         "auto", description="auto: become root with sudo when the login is not root"
     )
     python: Text = Field("python3", description="Python 3.8 or later on the host, for deployer's own agent")
-    gpus: int | None = Field(None, ge=1, le=1024, description="number of GPUs of the host")
+    gpus: int | None = Field(None, ge=0, le=1024, description="number of GPUs of the host; 0: it has none")
     connect_timeout: Seconds = Field(15.0, description="longest time to connect, in seconds")
     keepalive: int = Field(15, ge=1, le=3600, description="seconds between SSH keepalives")
 
@@ -287,7 +287,12 @@ def _between(hosts: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]
             missing = [gpu for gpu in gpus if isinstance(gpu, int) and gpu >= count]
             if missing:
                 text = f"host {host} has no GPU {', '.join(map(str, missing))}"
-                problems.append(Problem((*at, "gpus"), f"{text} (it has {count}: 0 to {count - 1})"))
+                problems.append(
+                    Problem(
+                        (*at, "gpus"),
+                        f"{text} (it has {f'{count}: 0 to {count - 1}' if count > 0 else 'none'})",
+                    )
+                )
         other = ports.setdefault((host, port), name) if isinstance(port, int) else name
         if other != name:
             text = f"found {port}, which service {other} uses on the same host {host}"

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Union
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from deployer.config.files import FILE_LIMIT, read_regular
 from deployer.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
@@ -129,10 +130,13 @@ def complain(source: Path | str, problems: Sequence[Problem], *, remedy: str | N
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file. ConfigError (never OSError or UnicodeError) when there is none to be had."""
+    """The text of a regular file, without a byte order mark.
+
+    ConfigError (never OSError or UnicodeError) when there is none to be had, or more than `FILE_LIMIT`.
+    """
     name = printable(str(path), 400)
     try:
-        data = path.read_bytes()
+        data = read_regular(path, FILE_LIMIT)
     except FileNotFoundError:
         raise ConfigError(
             f"{what} {name} does not exist", remedy="give the path of an existing file, or create it"
@@ -146,8 +150,13 @@ def read_text(path: Path, what: str) -> str:
         raise ConfigError(
             f"{what} {name} cannot be read: {printable(reason)}", remedy="check the path and its permissions"
         ) from None
+    if len(data) > FILE_LIMIT:
+        raise ConfigError(
+            f"{what} {name} is larger than {FILE_LIMIT // 1024**2} MiB",
+            remedy="give the path of the right file",
+        )
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(
@@ -214,12 +223,21 @@ _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "string_type": "text in quotes",
     "list_type": "a list in brackets",
     "dict_type": "a table",
     "model_type": "a table",
     "finite_number": "a finite number",
     "path_type": "a path in quotes",
+}
+
+#: Sizes, with what pydantic says about them.
+_LENGTHS = {
+    "too_short": "has too few items: it needs {min_length} at least",
+    "too_long": "has too many items: {max_length} are allowed at most",
+    "string_too_short": "must not be empty",
+    "string_too_long": "is too long: {max_length} characters are allowed at most",
 }
 
 
@@ -243,6 +261,8 @@ def _problem(item: Mapping[str, Any], model: type[BaseModel], at: KeyPath) -> Pr
         )
     if kind in _EXPECTED:
         return Problem(path, f"found {found}, allowed is {_EXPECTED[kind]}")
+    if kind in _LENGTHS:
+        return Problem(path, _LENGTHS[kind].format(**context))
     if kind == "value_error":
         return Problem(path, printable(str(context["error"]), 2000))
     reason = str(item["msg"]).removeprefix("Input should be ").removeprefix("Value should ")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, ValidationError
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError
 
 from deployer.config.bench import BenchConfig, Gate, PartialBench
-from deployer.config.fields import NAME, Text, check_environment
+from deployer.config.fields import NAME, NAME_RULE, Text, check_environment
+from deployer.config.files import existing_folder
 from deployer.config.inventory import ServiceConfig
 from deployer.config.problems import (
     Model,
@@ -27,7 +29,18 @@ from deployer.resources import shipped
 
 Size = Annotated[int, Field(ge=1, le=1024)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
+
+
+def _word(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", value):
+        raise ValueError(
+            f"found {shown(value)}, allowed is a word of letters, digits, _, . and - that begins with none of the "
+            "last two (100 at most)"
+        )
+    return value
+
+
+Word = Annotated[str, AfterValidator(_word)]
 #: A number, or "auto".
 MicroBatch = Annotated[
     Annotated[Count, Tag("<number>")] | Annotated[Literal["auto"], Tag("<word>")],
@@ -61,8 +74,12 @@ class Limits(Model):
     """How much is served at a time."""
 
     max_running_requests: Count | None = Field(None, description="requests that run at a time")
-    max_total_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description="tokens in the KV pool")
-    context_length: Annotated[int, Field(ge=1)] | None = Field(None, description="longest context, in tokens")
+    max_total_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
+        None, description="tokens in the KV pool"
+    )
+    context_length: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
+        None, description="longest context, in tokens"
+    )
 
 
 class CudaGraph(Model):
@@ -79,7 +96,7 @@ class Memory(Model):
         None, description="share of GPU memory for weights and KV pool"
     )
     chunked_prefill_size: int | None = Field(
-        None, ge=-1, description="tokens in a prefill chunk; -1: no chunks"
+        None, ge=-1, le=2**40, description="tokens in a prefill chunk; -1: no chunks"
     )
     kv_cache_dtype: Word | None = Field(None, description="type of the KV cache")
 
@@ -150,8 +167,14 @@ def effective_gate(service: ServiceConfig, profile: Profile) -> dict[str, float]
 
 
 def profile_folders(site: Path | None = None) -> list[Path]:
-    """Where profiles are looked for: the site's own folder first, then the shipped ones."""
-    return [*([site] if site is not None else []), shipped("templates") / "profiles"]
+    """Where profiles are looked for: the site's own folder first, then the shipped ones.
+
+    ConfigError when the site's folder is none.
+    """
+    return [
+        *([existing_folder(site, "profiles")] if site is not None else []),
+        shipped("templates") / "profiles",
+    ]
 
 
 def profile_names(folders: Sequence[Path]) -> list[str]:
@@ -185,6 +208,9 @@ def load_profile(name: str, folders: Sequence[Path]) -> Profile:
     wanted, later, child = name, 0, None
     while True:
         found = _find(wanted, folders, later)
+        if found is None and chain and chain[-1][0] == wanted:
+            text = f"profiles extend each other in a circle: {wanted} -> {wanted} (no later folder has one of this name)"
+            raise complain(chain[-1][1], [Problem(("extends",), text)])
         if found is None:
             raise _no_such(wanted, folders, child)
         index, path = found
@@ -222,7 +248,13 @@ def _find(name: str, folders: Sequence[Path], later: int) -> tuple[int, Path] | 
 
 
 def _no_such(name: str, folders: Sequence[Path], child: Path | None) -> ConfigError:
+    if not NAME.fullmatch(name):
+        text = f"{shown(name)} is no name of a profile: {NAME_RULE}"
+        if child is not None:
+            return complain(child, [Problem(("extends",), text)])
+        return ConfigError(text, remedy="rename its file, or give another name")
     names = profile_names([folder for folder in folders if folder.is_dir()])
+    names = [known for known in names if NAME.fullmatch(known)]
     text = unknown(name, names, kind=f"there is no profile {shown(name)}")
     if child is not None:
         return complain(child, [Problem(("extends",), text)])

@@ -68,7 +68,10 @@ _SECRETS = """
 ## Secrets
 
 Where a secret is taken, a table with exactly one of these keys says where it comes from. It is read when it is needed
-and goes to the host in files that only their owner can read, never to a command line, a unit, a log or JSON.
+and goes to the host in files that only their owner can read. deployer writes it to no command line, no unit, no log of
+its own and no JSON, and takes it out of what it shows of the host's journal (`deployer logs`, and the log of a launch
+that failed). SGLang itself prints its `api_key` into that journal when it starts (in its line `server_args=`): on the
+host, root and the groups that may read the journal can see it there.
 """
 
 _ENVIRONMENT = """

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from deployer.config.files import read_regular
 from deployer.config.problems import Model, printable
 from deployer.errors import ConfigError
 
@@ -103,8 +104,7 @@ class Secret(Model):
 
 def _from_file(path: Path, where: str) -> str:
     try:
-        with path.open("rb") as stream:
-            data = stream.read(_LIMIT + 1)
+        data = read_regular(path, _LIMIT)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "the path is not usable"
         raise ConfigError(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deployer.config.files import FILE_LIMIT
 from deployer.config.inventory import load_inventory
 from deployer.errors import ConfigError, UsageError
 from tests.unit.config.conftest import GOOD, Write, message
@@ -81,11 +82,14 @@ B = { file = "b" }
         (('host = "box"', 'host = "box"\nport = 70000'), "services.kimi.port", ["70000", "65535"]),
         (('host = "box"', 'host = "box"\nport = "30000"'), "services.kimi.port", ['"30000"', "whole number"]),
         (('host = "box"', 'host = "box"\ngpus = [0, 8]'), "services.kimi.gpus", ["no GPU 8", "0 to 7"]),
+        (("gpus = 8", "gpus = -1"), "hosts.box.gpus", ["-1"]),
+        (('host = "box"', 'host = "box"\ngpus = []'), "services.kimi.gpus: has too few items", ["1 at least"]),
+        (('model = "/models/kimi"', 'model = ""'), "services.kimi.model", ["must not be empty"]),
         (('host = "box"', 'host = "box"\ngpus = [0, 0]'), "services.kimi.gpus", ["twice"]),
         (('host = "box"', 'host = "box"\ngpus = ["0"]'), "services.kimi.gpus[0]", ["whole number"]),
         (('host = "box"', 'host = "box"\nbind = "all"'), "services.kimi.bind", ["IP address"]),
         (('host = "box"', 'host = "box"\nadvertised = "kimi:1"'), "services.kimi.advertised", ["URL"]),
-        (('host = "box"', 'host = "box"\nuser = "a b"'), "services.kimi.user", ["match"]),
+        (('host = "box"', 'host = "box"\nuser = "a b"'), "services.kimi.user", ["name of an account"]),
         (('host = "box"', 'host = "box"\nhome = "x"'), "services.kimi.home", ["begins with /"]),
         (('host = "box"', 'host = "box"\ndeadlines.stall.lod = 3'), "services.kimi.deadlines.stall.lod", ["load?"]),
         (('host = "box"', 'host = "box"\ndeadlines.stall.load = -3'), "services.kimi.deadlines.stall.load", ["more"]),
@@ -166,6 +170,30 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             load_inventory(path)
         assert word in message(caught)
+
+
+@pytest.mark.timeout(10)
+def test_only_regular_files_are_read(write: Write, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero")):
+        with pytest.raises(ConfigError) as caught:
+            load_inventory(path)
+        assert "not a regular file" in message(caught)
+    with (tmp_path / "large").open("wb") as stream:
+        stream.truncate(FILE_LIMIT + 1)
+    with pytest.raises(ConfigError, match="larger than 16 MiB"):
+        load_inventory(tmp_path / "large")
+    (tmp_path / "good").symlink_to(write("\ufeff" + GOOD))
+    assert load_inventory(tmp_path / "good").service().name == "kimi"
+
+
+def test_a_host_without_gpus(write: Write) -> None:
+    assert load_inventory(write(GOOD.replace("gpus = 8", "gpus = 0"))).host("box").gpus == 0
+    said = refused(
+        write, GOOD.replace("gpus = 8", "gpus = 0").replace('host = "box"', 'host = "box"\ngpus = [0]')
+    )
+    assert "host box has no GPU 0 (it has none)" in said
 
 
 def test_without_hosts_and_services(write: Write) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +62,9 @@ def test_circle(save: Save) -> None:
     folder = save("b", 'extends = "a"\n')
     assert "a -> b -> a" in refused("a", folder)
     folder = save("own", 'extends = "own"\n')
-    assert "there is no profile" in refused("own", folder)
+    said = refused("own", folder)
+    assert "in a circle: own -> own" in said
+    assert "did you mean" not in said
 
 
 def test_site_profile_changes_the_shipped_one_of_its_name(save: Save) -> None:
@@ -78,7 +81,36 @@ def test_unknown_names(save: Save) -> None:
     assert str(folder / "pp8-async.toml") in said
     assert 'extends: there is no profile "pp9"; did you mean pp8?' in said
     assert "did you mean pp8-async?" in refused("pp8-asyn", folder)
-    assert "there is no profile" in refused("../../etc/passwd", folder)
+    assert "is no name of a profile" in refused("../../etc/passwd", folder)
+
+
+@pytest.mark.parametrize("name", ["sp ace", "-dash", "Upper", "a" * 41])
+def test_files_whose_names_are_not_allowed(save: Save, name: str) -> None:
+    folder = save(name, "[parallelism]\ntp = 2\n")
+    said = refused(name, folder)
+    assert "lower-case letters, digits, - and _ (40 at most)" in said
+    assert "did you mean" not in said
+    save("child", f'extends = "{name}"\n')
+    assert "extends: " in refused("child", folder)
+
+
+def test_the_site_folder_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "none", tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="DEPLOYER_PROFILES") as caught:
+            profile_folders(folder)
+        assert str(folder) in message(caught)
+    assert profile_folders(tmp_path)[0] == tmp_path
+
+
+@pytest.mark.timeout(10)
+def test_profiles_are_regular_files(save: Save, tmp_path: Path) -> None:
+    folder = save("good", "\ufeff[parallelism]\ntp = 2\n")
+    assert load_profile("good", [folder]).parallelism.tp == 2
+    os.mkfifo(folder / "pipe.toml")
+    assert "not a regular file" in refused("pipe", folder)
+    (folder / "zero.toml").symlink_to("/dev/zero")
+    assert "not a regular file" in refused("zero", folder)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +118,11 @@ def test_unknown_names(save: Save) -> None:
     [
         ("[paralelism]\ntp = 1\n", "paralelism", "parallelism?"),
         ("[parallelism]\ntpp = 1\n", "parallelism.tpp", "tp?"),
+        ("[limits]\nmax_total_tokens = 9999999999999\n", "limits.max_total_tokens", "less than or equal to 1099"),
+        ('quantization = "-x"\n', "quantization", "a word of letters"),
+        ("[bench]\nlevels = []\n", "bench.levels", "too few items: it needs 1 at least"),
+        ('[gate]\n"aggregate_tok_s@0" = 1\n', 'gate."aggregate_tok_s@0"', "levels are 1 to 4096"),
+        ('[gate]\n"ttft_p50_s@4097" = 1\n', 'gate."ttft_p50_s@4097"', "levels are 1 to 4096"),
         ("[parallelism]\ntp = 0\n", "parallelism.tp", "greater than or equal to 1"),
         ("[pipeline]\nmax_micro_batch_size = \"al\"\n", "pipeline.max_micro_batch_size", "auto"),
         ("[memory]\nmem_fraction_static = 1.9\n", "memory.mem_fraction_static", "less than 1"),

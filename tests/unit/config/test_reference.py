@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from deployer.config.fields import STALL_DEFAULTS
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.config.reference import reference
@@ -26,3 +28,10 @@ def test_every_key_has_a_meaning() -> None:
 
     for model in (HostConfig, ServiceConfig, Profile, Settings):
         walk(model)
+
+
+def test_the_page_about_waiting_has_the_same_stall_times() -> None:
+    page = Path(package_root() / "docs" / "waiting.md").read_text(encoding="utf-8")
+    said = page.partition("`deadlines.stall` does not say, in seconds:")[2].partition(".")[0]
+    found = {name: float(seconds) for name, seconds in re.findall(r"`([a-z-]+)`\s+(\d+)", said)}
+    assert found == dict(STALL_DEFAULTS)

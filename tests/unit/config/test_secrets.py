@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def test_a_source_that_gives_none(secret: Secret, words: list[str]) -> None:
     assert VALUE not in said
     for word in words:
         assert word in said
+
+
+@pytest.mark.timeout(10)
+def test_only_regular_files_hold_secrets(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="not a regular file"):
+            Secret(file=path).resolve()
+    (tmp_path / "large").write_bytes(b"a" * 70_000)
+    with pytest.raises(ConfigError, match="64 KiB"):
+        Secret(file=tmp_path / "large").resolve()
 
 
 def test_an_empty_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,9 @@ def test_a_bad_value_names_its_source(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "DEPLOYER_COLOR of the environment: " in refused(tmp_path)
     monkeypatch.delenv("DEPLOYER_COLOR")
     monkeypatch.setenv("DEPLOYER_YES", "perhaps")
-    assert "DEPLOYER_YES of the environment: " in refused(tmp_path)
+    said = refused(tmp_path)
+    assert "DEPLOYER_YES of the environment: " in said
+    assert said.endswith("allowed is true or false")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -95,3 +97,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "deployer.toml").unlink()
     (tmp_path / ".env").write_bytes(b"A=\xff\n")
     assert "UTF-8" in refused(tmp_path)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", [".env", "deployer.toml"])
+def test_pipes_are_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    assert "not a regular file" in refused(tmp_path)

@@ -1,0 +1,54 @@
+"""Reading the operator's files: only regular ones, and never more than fits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from deployer.errors import ConfigError
+
+#: Largest file of configuration that is read, in bytes.
+FILE_LIMIT = 16 * 1024 * 1024
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """At most ``limit + 1`` bytes of a regular file (or of one that a link leads to).
+
+    OSError when it cannot be read or is something else: a pipe would wait for its writer, a device may never end.
+    """
+    _check(os.stat(path))
+    # Whatever takes its place in between must not block either.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as stream:
+        _check(os.fstat(descriptor))
+        return stream.read(limit + 1)
+
+
+def _check(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def existing_folder(folder: Path, setting: str) -> Path:
+    """``folder``, which the setting names. ConfigError when it is no folder or cannot be read."""
+    name = "".join(char if char.isprintable() else "?" for char in str(folder))
+    fault = None
+    try:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            fault = "is not a folder"
+        elif not os.access(folder, os.R_OK | os.X_OK):
+            fault = "cannot be read"
+    except FileNotFoundError:
+        fault = "does not exist"
+    except (OSError, ValueError):
+        fault = "cannot be read"
+    if fault is not None:
+        raise ConfigError(
+            f"the folder {name} {fault} (setting `{setting}`, DEPLOYER_{setting.upper()})",
+            remedy=f"correct the setting `{setting}`, or create the folder",
+        )
+    return folder
