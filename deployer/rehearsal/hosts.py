@@ -20,6 +20,7 @@ from typing import Any
 
 from deployer.errors import HostError, UsageError
 from deployer.rehearsal import container, machine, sets
+from deployer.rehearsal.checks import check_settings
 from deployer.rehearsal.engine_venv import (
     DEFAULT_VERSION,
     VERSIONS,
@@ -54,8 +55,8 @@ def up(
     """Boot a set of hosts, or find it booted; returns them in order, ready for SSH.
 
     A set that is already up stays as it is; one with fewer hosts than asked for gets more; a host that stopped boots
-    again from its disk. ``settings`` are for the stand-in engine, see `configure`. UsageError for a version it cannot
-    speak or another version than the set has, HostError when something does not boot.
+    again from its disk. ``settings`` are for the stand-in engine, see `configure`. UsageError for a setting that
+    there is not, a version it cannot speak or another version than the set has, HostError when something does not boot.
     """
     if engine_version not in VERSIONS:
         raise UsageError(
@@ -64,6 +65,7 @@ def up(
         )
     if not 1 <= hosts <= sets.MOST_HOSTS:
         raise UsageError(f"a set has 1 to {sets.MOST_HOSTS} hosts, not {hosts}")
+    check_settings(settings or {})
     machine.require_fit()
     folder = sets.set_folder(set_name)
     with sets.lock_set(set_name):
@@ -101,6 +103,8 @@ def up(
         for host in ready:
             if host.name in started:
                 _await_boot(host)
+                if settings:
+                    configure(host, **settings)
                 say(
                     f"{host.name} is up at {host.address}:{host.port} ({time.monotonic() - started[host.name]:.1f} s)"
                 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from deployer.errors import UsageError
 from deployer.rehearsal import machine
+from deployer.rehearsal.checks import check_fault, check_settings
 from deployer.rehearsal.engine.sglang.faults import NAMES
 from deployer.rehearsal.host import GPUS, RehearsalHost, find
 from deployer.rehearsal.model import SHARDS
@@ -24,9 +25,15 @@ def fault(
     """Make the stand-in engine of a host fail in one more way; returns the faults now in force.
 
     ``clear`` removes all faults. A fault given again has its new options. Without ``host_name`` it is the set's first
-    host. What the faults and their options are, the stand-in's `faults` module tells.
+    host. What the faults and their options are, the stand-in's `faults` module tells. UsageError for others.
     """
     machine.require_root()
+    if name != "clear" and name not in FAULTS:
+        raise UsageError(f"there is no fault {name}", remedy=f"choose one of {', '.join((*FAULTS, 'clear'))}")
+    if name != "clear":
+        check_fault(name, options or {})
+    elif options:
+        raise UsageError("`fault clear` takes no options", remedy="leave --set out")
     hosts = {host.name: host for host in find(set_name)}
     if not hosts:
         raise UsageError(
@@ -36,8 +43,6 @@ def fault(
         raise UsageError(
             f"set {set_name} has no host {host_name}", remedy=f"choose one of {', '.join(hosts)}"
         )
-    if name != "clear" and name not in FAULTS:
-        raise UsageError(f"there is no fault {name}", remedy=f"choose one of {', '.join((*FAULTS, 'clear'))}")
     host = hosts[host_name] if host_name else next(iter(hosts.values()))
     kept = [entry for entry in read_faults(host) if entry.get("name") != name]
     faults = [] if name == "clear" else [*kept, {"name": name, **(options or {})}]
@@ -57,7 +62,11 @@ def read_faults(host: RehearsalHost) -> list[dict[str, Any]]:
 
 
 def configure(host: RehearsalHost, **settings: object) -> None:
-    """Give the stand-in engine of a running host these settings and else its defaults, from its next start on."""
+    """Give the stand-in engine of a running host these settings and else its defaults, from its next start on.
+
+    UsageError for a setting that there is not, or a value that is not of its kind; nothing is changed then.
+    """
+    check_settings(settings)
     path = _path(host, SETTINGS_FILE)
     _write_json(path, engine_settings(json.loads(path.read_text())["version"], settings))
 
