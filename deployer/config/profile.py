@@ -209,7 +209,7 @@ def load_profile(name: str, folders: Sequence[Path]) -> Profile:
     while True:
         found = _find(wanted, folders, later)
         if found is None and chain and chain[-1][0] == wanted:
-            text = f"profiles extend each other in a circle: {wanted} -> {wanted} (no later folder has one of this name)"
+            text = f"profiles extend each other in a circle: {wanted} -> {wanted} (no other folder has one)"
             raise complain(chain[-1][1], [Problem(("extends",), text)])
         if found is None:
             raise _no_such(wanted, folders, child)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
+from pathlib import Path
 from typing import Any
 
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.problems import Problem, complain
-from deployer.config.profile import Profile
+from deployer.config.profile import Profile, load_profile, profile_names
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
 from deployer.sglang import extra
@@ -279,7 +280,8 @@ def check_gpus(profile: Profile, service: ServiceConfig, host: HostConfig) -> st
     """ConfigError when the profile takes more GPUs than the service has; a remark when it leaves some unused."""
     have = len(service.gpus) if service.gpus is not None else host.gpus
     need = profile.gpus
-    if have is None or need == have:
+    if not have or need == have:
+        # A host with 0 GPUs runs an engine for CPUs, where the sizes count other things.
         return None
     if need > have:
         whose = f"services.{service.name}.gpus" if service.gpus is not None else f"hosts.{host.name}.gpus"
@@ -304,22 +306,42 @@ def log_interval(loop_size: int) -> int:
 def profile_rows(profiles: Iterable[Profile], version: str | None) -> list[dict[str, Any]]:
     """What a list of profiles shows: name, description, where it comes from, GPUs, and arguments for a version.
 
-    A profile that does not fit the version has no arguments, and says why under ``problem``.
+    A profile that does not fit the version has no arguments, and says why under ``problem``. ConfigError when the
+    version is none, or too old to be known.
     """
+    flag_table(version)
+    return [_row(profile, version) for profile in profiles]
+
+
+def profile_listing(folders: Sequence[Path], version: str | None) -> list[dict[str, Any]]:
+    """The rows of `profile_rows` for all profiles in folders, by name.
+
+    One that cannot be read has a row too: its ``problem`` says why, and ``gpus`` and ``arguments`` are None.
+    ConfigError as in `profile_rows`, and when a folder cannot be read.
+    """
+    flag_table(version)
     rows = []
-    for profile in profiles:
-        row: dict[str, Any] = {
-            "name": profile.name,
-            "description": profile.description,
-            "extends": profile.chain[1:],
-            "gpus": profile.gpus,
-            "gate": dict(profile.gate),
-            "arguments": None,
-            "problem": None,
-        }
+    for name in profile_names(folders):
         try:
-            row["arguments"] = profile_arguments(profile, version).argv
+            rows.append(_row(load_profile(name, folders), version))
         except ConfigError as error:
-            row["problem"] = error.message
-        rows.append(row)
+            empty = {"description": "", "extends": [], "gpus": None, "gate": {}, "arguments": None}
+            rows.append({"name": name, **empty, "problem": error.message})
     return rows
+
+
+def _row(profile: Profile, version: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": profile.name,
+        "description": profile.description,
+        "extends": profile.chain[1:],
+        "gpus": profile.gpus,
+        "gate": dict(profile.gate),
+        "arguments": None,
+        "problem": None,
+    }
+    try:
+        row["arguments"] = profile_arguments(profile, version).argv
+    except ConfigError as error:
+        row["problem"] = error.message
+    return row

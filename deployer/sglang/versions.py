@@ -55,11 +55,13 @@ class Version:
 
 
 def parse_version(text: str) -> Version:
-    """A version from its text. ConfigError when it is none."""
+    """A version from its text. ConfigError, which lists those that are known, when it is none."""
     match = _VERSION.fullmatch(text) if len(text) <= 100 and text.isascii() else None
     if match is None:
+        known = ", ".join(map(str, known_versions()))
         raise ConfigError(
-            f"{printable(text, 60)!r} is no version of SGLang", remedy="a version looks like 0.5.12.post1"
+            f"{printable(text, 60)!r} is no version of SGLang",
+            remedy=f"a version looks like 0.5.12.post1; known are {known}",
         )
     release = [int(part) for part in match["release"].split(".")]
     while release and release[-1] == 0:

@@ -88,7 +88,7 @@ def test_a_bad_value_names_its_source(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("DEPLOYER_YES", "perhaps")
     said = refused(tmp_path)
     assert "DEPLOYER_YES of the environment: " in said
-    assert said.endswith("allowed is true or false")
+    assert 'found "perhaps", allowed is true or false\n' in said
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

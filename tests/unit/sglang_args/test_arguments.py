@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from math import gcd
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from deployer.sglang.arguments import (
     check_gpus,
     launch_arguments,
     log_interval,
+    profile_listing,
     profile_rows,
 )
 from deployer.sglang.versions import known_versions
@@ -188,10 +190,11 @@ def test_every_owned_option_exists_somewhere() -> None:
 
 
 def test_gpus() -> None:
-    hosts = {count: _host(count) for count in (None, 4, 8)}
+    hosts = {count: _host(count) for count in (None, 0, 4, 8)}
     chosen = profile(parallelism={"tp": 8})
     assert check_gpus(chosen, service(), hosts[None]) is None
     assert check_gpus(chosen, service(), hosts[8]) is None
+    assert check_gpus(chosen, service(), hosts[0]) is None
     with pytest.raises(ConfigError, match=r"takes 8 GPUs, but service kimi has 4 \(hosts\.box\.gpus\)"):
         check_gpus(chosen, service(), hosts[4])
     with pytest.raises(ConfigError, match=r"has 2 \(services\.kimi\.gpus\)"):
@@ -202,7 +205,7 @@ def test_gpus() -> None:
 def _host(count: int | None) -> Any:
     from deployer.config.inventory import HostConfig
 
-    return HostConfig.model_validate({"name": "box", **({"gpus": count} if count else {})})
+    return HostConfig.model_validate({"name": "box", **({"gpus": count} if count is not None else {})})
 
 
 def test_rows() -> None:
@@ -212,3 +215,26 @@ def test_rows() -> None:
     assert rows["pp8-async"]["arguments"] is None
     assert "0.5.9" in rows["pp8-async"]["problem"]
     assert rows["pp8-async-mb64"]["extends"] == ["pp8-async", "pp8"]
+
+
+def test_a_broken_profile_does_not_hide_the_others(tmp_path: Path) -> None:
+    good = {row["name"]: row for row in profile_listing(profile_folders(), "0.5.5")}
+    assert list(good.values()) == profile_rows(list_profiles(profile_folders()), "0.5.5")
+    (tmp_path / "sp ace.toml").write_text("[parallelism]\ntp = 2\n")
+    (tmp_path / "broken.toml").write_text("nonsense = 1\n")
+    rows = {row["name"]: row for row in profile_listing(profile_folders(tmp_path), "0.5.5")}
+    assert {name: rows[name] for name in good} == good
+    assert rows.keys() - good.keys() == {"sp ace", "broken"}
+    assert all(row.keys() == rows["tp8"].keys() for row in rows.values())
+    assert "unknown key" in rows["broken"]["problem"]
+    assert "is no name of a profile" in rows["sp ace"]["problem"]
+    with pytest.raises(ConfigError):
+        list_profiles(profile_folders(tmp_path))
+
+
+@pytest.mark.parametrize("version", ["abc", "", "0.0.1"])
+def test_listings_need_a_version(version: str) -> None:
+    for listing in (lambda: profile_rows([], version), lambda: profile_listing([], version)):
+        with pytest.raises(ConfigError) as caught:
+            listing()
+        assert caught.value.exit_code == 2

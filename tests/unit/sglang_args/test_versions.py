@@ -70,6 +70,13 @@ def test_nearest_before(asked: str, taken: str) -> None:
     assert taken in table.note
 
 
+def test_no_version_lists_those_that_are_known() -> None:
+    for text in ("abc", ""):
+        with pytest.raises(ConfigError, match="is no version of SGLang") as caught:
+            flag_table(text)
+        assert all(version in (caught.value.remedy or "") for version in KNOWN)
+
+
 def test_too_old_and_unknown() -> None:
     with pytest.raises(ConfigError, match=r"older than 0\.4\.6\.post5"):
         flag_table("0.4.5")
