@@ -22,13 +22,19 @@ from deployer.resources import shipped
 def shipped_inventory() -> str:
     """The inventory of the default set, as short as it can be said from here."""
     path = shipped("inventories") / "rehearsal.toml"
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the working directory has been removed
+        return str(path)
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-RERUN_HINT = (
-    f"The practice host is still up: try `deployer -i {shipped_inventory()} status`; "
-    "`deployer rehearse down` removes it."
-)
+def rerun_hint() -> str:
+    """What to do with the host that `make demo` leaves."""
+    return (
+        f"The practice host is still up: try `deployer -i {shipped_inventory()} status`; "
+        "`deployer rehearse down` removes it."
+    )
 
 
 def _asked_for_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
@@ -40,6 +46,7 @@ json_option = click.option(
     "--json",
     "as_json",
     is_flag=True,
+    envvar="DEPLOYER_JSON",
     callback=_asked_for_json,
     help="One JSON document on stdout, nothing else.",
 )
@@ -55,7 +62,14 @@ def as_root() -> None:
         return
     allowed = subprocess.run([sudo, "-n", "true"], capture_output=True, check=False).returncode == 0
     if allowed:
-        command = [sudo, "-n", "--preserve-env=DEPLOYER_REHEARSAL_DIR", sys.executable, "-m", "deployer"]
+        command = [
+            sudo,
+            "-n",
+            "--preserve-env=DEPLOYER_REHEARSAL_DIR,DEPLOYER_JSON",
+            sys.executable,
+            "-m",
+            "deployer",
+        ]
         sys.stdout.flush()
         os.execv(sudo, [*command, *sys.argv[1:]])
 

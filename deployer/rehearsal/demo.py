@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from deployer.rehearsal.commands import RERUN_HINT
+from deployer.rehearsal.commands import rerun_hint
 from deployer.rehearsal.host import find
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
@@ -43,7 +43,7 @@ def main() -> int:
             )
             return finished.returncode
     print("\n" + "-" * width)
-    print(f"Done in {time.monotonic() - began:.0f} s. {RERUN_HINT}")
+    print(f"Done in {time.monotonic() - began:.0f} s. {rerun_hint()}")
     return 0
 
 

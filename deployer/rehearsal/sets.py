@@ -98,9 +98,14 @@ def all_sets() -> list[str]:
 
 @contextlib.contextmanager
 def lock_set(name: str) -> Iterator[None]:
-    """Hold a set for one command at a time; waits for the other."""
-    with _locked(_REGISTRY / f"set-{name}.lock"):
-        yield
+    """Hold a set for one command at a time; waits for the other. The lock file of a set that is not there goes away."""
+    path = _REGISTRY / f"set-{name}.lock"
+    with _locked(path):
+        try:
+            yield
+        finally:
+            if not set_folder(name).is_dir():
+                path.unlink(missing_ok=True)
 
 
 def take_addresses(name: str, folder: Path, wanted: int) -> list[str]:
@@ -151,9 +156,16 @@ def _registry() -> Iterator[dict[str, str]]:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+    while True:
+        with path.open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                current = os.path.samestat(os.fstat(handle.fileno()), path.stat())
+            except FileNotFoundError:
+                current = False
+            if current:  # else who held it before has removed the file, and others lock a new one
+                yield
+                return
 
 
 # Keys

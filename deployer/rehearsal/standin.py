@@ -11,6 +11,7 @@ from deployer.errors import UsageError
 from deployer.rehearsal import machine
 from deployer.rehearsal.checks import check_fault, check_settings
 from deployer.rehearsal.engine.sglang.faults import NAMES
+from deployer.rehearsal.engine.sglang.gpustate import shared_folder
 from deployer.rehearsal.host import GPUS, RehearsalHost, find
 from deployer.rehearsal.model import SHARDS
 
@@ -48,6 +49,10 @@ def fault(
     faults = [] if name == "clear" else [*kept, {"name": name, **(options or {})}]
     if name == "clear":
         _path(host, FAULTS_FILE + ".taken").unlink(missing_ok=True)
+    shared_folder(_path(host, FAULTS_FILE).parent)
+    taken = _path(host, FAULTS_FILE + ".taken")
+    taken.touch()
+    taken.chmod(0o666)  # engines run as any user
     _write_json(_path(host, FAULTS_FILE), {"faults": faults})
     return faults
 
@@ -67,6 +72,7 @@ def configure(host: RehearsalHost, **settings: object) -> None:
     UsageError for a setting that there is not, or a value that is not of its kind; nothing is changed then.
     """
     check_settings(settings)
+    shared_folder(_path(host, FAULTS_FILE).parent)
     path = _path(host, SETTINGS_FILE)
     _write_json(path, engine_settings(json.loads(path.read_text())["version"], settings))
 
@@ -77,9 +83,9 @@ def _path(host: RehearsalHost, path: str) -> Path:
 
 
 def _write_json(path: Path, data: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(data, indent=2) + "\n")
+    fresh.chmod(0o644)
     fresh.replace(path)
 
 

@@ -53,7 +53,7 @@ _HIDDEN = (
 _TARGET = """\
 [Unit]
 Description=Rehearsal host
-Wants=multi-user.target
+Wants=multi-user.target rehearsal-gpus.service
 Requires=rehearsal-sshd.service
 After=multi-user.target rehearsal-sshd.service
 AllowIsolate=yes
@@ -72,6 +72,18 @@ Restart=on-failure
 RuntimeDirectory=sshd
 RuntimeDirectoryMode=0755
 RuntimeDirectoryPreserve=yes
+"""
+# Where engines tell nvidia-smi what they hold of the GPUs: of any user, as the driver is.
+_GPUS_UNIT = """\
+[Unit]
+Description=GPUs of the rehearsal host
+DefaultDependencies=no
+Before=basic.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/mkdir -p -m 1777 /run/sglang-standin
 """
 _SSHD_CONFIG = """\
 Port {port}
@@ -137,6 +149,7 @@ def _write_units(layer: Layer) -> None:
     layer.link("/etc/tmpfiles.d/tmp.conf", "/dev/null")
     layer.file("/etc/systemd/system/rehearsal.target", _TARGET)
     layer.file("/etc/systemd/system/rehearsal-sshd.service", _SSHD_UNIT)
+    layer.file("/etc/systemd/system/rehearsal-gpus.service", _GPUS_UNIT)
     layer.directory("/etc/systemd/system/multi-user.target.wants")
 
 

@@ -15,6 +15,7 @@ from deployer.rehearsal.model import MODEL, SHARDS
 UNIT = """\
 [Service]
 Type=exec
+{more}
 ExecStart={python} -m sglang.launch_server --model-path {model} --host {address} --port 30000 {parallel}
 KillMode=control-group
 TimeoutStopSec={stop}
@@ -25,8 +26,10 @@ APPS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", "--format
 GPUS = ["nvidia-smi", "--query-gpu=index,memory.used,utilization.gpu", "--format=csv,noheader,nounits"]
 
 
-def begin(host: RehearsalHost, unit: str, parallel: str, *, stop: int = 20) -> None:
-    text = UNIT.format(python=ENGINE_PYTHON, model=MODEL, address=host.address, parallel=parallel, stop=stop)
+def begin(host: RehearsalHost, unit: str, parallel: str, *, stop: int = 20, more: str = "") -> None:
+    text = UNIT.format(
+        python=ENGINE_PYTHON, model=MODEL, address=host.address, parallel=parallel, stop=stop, more=more
+    )
     host.run(["sh", "-c", f"cat > /run/systemd/system/{unit}.service"], stdin=text)
     host.run(["systemctl", "daemon-reload"])
     host.run(["systemctl", "reset-failed"])
@@ -95,6 +98,18 @@ def test_a_crash_is_seen_by_systemd(host: RehearsalHost, unit: str) -> None:
     wait_for(host, unit, "Main process exited")
     assert shown(host, unit, "ActiveState", "Result", "ExecMainStatus") == ["failed", "signal", "9"]
     assert "Capture cuda graph failed: CUDA out of memory" in journal(host, unit)
+
+
+def test_an_engine_of_an_ordinary_user_on_some_of_the_gpus(host: RehearsalHost, unit: str) -> None:
+    hosts.fault(host.set, host.name, "crash-in-load", {"once": True})
+    more = "User=operator\nUMask=0077\nEnvironment=CUDA_VISIBLE_DEVICES=2,3,4,5"
+    begin(host, unit, "--tp-size 4", more=more)
+    wait_for(host, unit, "Main process exited")
+    begin(host, unit, "--tp-size 4", more=more)
+    wait_for(host, unit, "ready to roll")
+    rows = [line.split(", ") for line in host.run(["sudo", "-u", "careful", *GPUS]).splitlines()]
+    assert [index for index, memory, _ in rows if int(memory) > 80_000] == ["2", "3", "4", "5"]
+    assert [index for index, memory, _ in rows if int(memory) < 50] == ["0", "1", "6", "7"]
 
 
 def test_an_orphan_keeps_the_port_until_it_is_killed(host: RehearsalHost, unit: str) -> None:

@@ -170,6 +170,7 @@ def test_an_enabled_unit_starts_after_a_reboot_and_one_in_run_is_gone(fresh_host
         "active",
         "inactive",
     ]
+    assert ssh(fresh_host, "stat -c %a /run/sglang-standin") == "1777"
     assert len(ssh(fresh_host, "journalctl --list-boots --quiet").splitlines()) >= 2
 
 

@@ -8,7 +8,6 @@ them, status 2.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import os
@@ -22,6 +21,7 @@ if __package__:
     from .sglang import gpustate
 else:  # run as a program: this folder is first on sys.path
     gpustate = importlib.import_module("sglang.gpustate")
+uuid = gpustate.uuid
 
 NAME = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
 DRIVER = "580.95.05"
@@ -29,23 +29,19 @@ CUDA = "13.0"
 RESERVED_MIB = 4
 
 
-def uuid(index: int) -> str:
-    """A GPU's identity: the same on every call, different on every host."""
-    seed = hashlib.sha256(f"{os.uname().nodename}/{index}".encode()).hexdigest()
-    return f"GPU-{seed[:8]}-{seed[8:12]}-{seed[12:16]}-{seed[16:20]}-{seed[20:32]}"
-
-
 def gpus(config: dict[str, Any], states: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The GPUs with what is used of them."""
     result = []
     total = int(config.get("gpu_memory_mib", 97887))
-    for index in range(int(config.get("gpus", 8))):
+    count = int(config.get("gpus", 8))
+    for index in range(count):
         mine = [state for state in states if any(entry["gpu"] == index for entry in state["processes"])]
         apps = [entry for state in mine for entry in state["processes"] if entry["gpu"] == index]
         used = min(total, RESERVED_MIB + sum(int(entry["mib"]) for entry in apps))
         result.append(
             {
                 "index": index,
+                "count": count,
                 "used": used,
                 "total": total,
                 "apps": apps,
@@ -59,7 +55,7 @@ def gpus(config: dict[str, Any], states: list[dict[str, Any]]) -> list[dict[str,
 Field = tuple[str, Callable[[dict[str, Any]], str]]
 GPU_FIELDS: dict[str, Field] = {
     "index": ("", lambda gpu: str(gpu["index"])),
-    "count": ("", lambda gpu: "8"),
+    "count": ("", lambda gpu: str(gpu["count"])),
     "uuid": ("", lambda gpu: uuid(gpu["index"])),
     "gpu_uuid": ("", lambda gpu: uuid(gpu["index"])),
     "name": ("", lambda gpu: NAME),

@@ -46,10 +46,11 @@ def plan_for(model_folder: Path, tmp_path: Path) -> PlanFor:
         config: dict[str, Any] | None = None,
         held: dict[int, int] | None = None,
         overrides: dict[str, Any] | None = None,
+        environ: dict[str, str] | None = None,
     ) -> Plan:
         path = tmp_path / "standin.json"
         path.write_text(json.dumps({"seed": 7, "version": version, **(config or {})}))
-        settings = load_settings({"SGLANG_STANDIN_CONFIG": str(path)})
+        settings = load_settings({"SGLANG_STANDIN_CONFIG": str(path), **(environ or {})})
         words = ["--model-path", str(model_folder), *argv]
         asked = flags.parse(flags.load_table(settings.args_folder, version), words)
         check_arguments(asked)

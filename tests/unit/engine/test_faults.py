@@ -42,6 +42,16 @@ def test_once_means_one_start(tmp_path: Path) -> None:
     assert Faults(path, PP).get("crash-in-load")
 
 
+def test_a_record_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    put(path, {"name": "crash-in-load", "once": True})
+    (tmp_path / "faults.json.taken").mkdir()
+    faults = Faults(path, PP)
+    assert faults.get("crash-in-load")
+    path.touch()
+    assert faults.get("crash-in-load"), "a start that took it keeps it"
+
+
 def test_faults_can_come_and_go_while_it_runs(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     faults = Faults(path, PP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 from deployer.rehearsal.engine import nvidia_smi
-from deployer.rehearsal.engine.sglang.gpustate import GpuState, memory_held, read_states
+from deployer.rehearsal.engine.sglang.gpustate import GpuState, memory_held, read_states, uuid
+from deployer.rehearsal.engine.sglang.launch import timeline
+from deployer.rehearsal.engine.sglang.settings import visible_gpus
+from tests.unit.engine.conftest import PlanFor
 
 GPU_QUERY = "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,power.draw,power.limit"
 APP_QUERY = "--query-compute-apps=gpu_uuid,pid,used_memory"
@@ -47,6 +51,48 @@ def test_memory_and_power_follow_the_engine_and_end_with_it(tmp_path: Path) -> N
     assert read_states(tmp_path) == []
     state.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, (0, 1, 2, 3, 4, 5, 6, 7)),
+        ("2,3,4,5", (2, 3, 4, 5)),
+        (" 7, 1 ", (7, 1)),
+        ("", ()),
+        ("1,8,2", (1,)),
+        ("1,-1,2", (1,)),
+        ("3,3", ()),
+        (f"{uuid(5)},2", (5, 2)),
+        (f"{uuid(6)[:10]}", (6,)),
+        ("GPU-", ()),
+    ],
+)
+def test_cuda_visible_devices(text: str | None, expected: tuple[int, ...]) -> None:
+    assert visible_gpus(text, 8) == expected
+
+
+def test_an_engine_holds_the_gpus_that_it_is_shown(
+    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_for("0.5.23", "--tp-size", "4", environ={"CUDA_VISIBLE_DEVICES": "2,3,4,5"}, held={2: 5000})
+    assert [plan.physical(rank) for rank in range(4)] == [2, 3, 4, 5]
+    free = plan_for("0.5.23", "--tp-size", "4", environ={"CUDA_VISIBLE_DEVICES": "2,3,4,5"}, held={0: 5000})
+    assert free.memory_start - plan.memory_start == pytest.approx(5000 / 1024)
+    few = plan_for("0.5.23", "--tp-size", "4", environ={"CUDA_VISIBLE_DEVICES": "2,3,4"})
+    assert few.physical(3) is None
+    assert "invalid device ordinal" in timeline(few)[-1].text
+
+
+def test_engines_of_any_user_may_tell_what_they_hold(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    GpuState(folder).write({0: os.getpid()}, [100.0], 0)
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    (file,) = folder.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o644
+    (folder / "gpu-1.json").write_text(json.dumps({"no": "processes"}))
+    (folder / "gpu-2.json").write_text("[]")
+    assert len(read_states(folder)) == 1
 
 
 def test_units_and_headers() -> None:

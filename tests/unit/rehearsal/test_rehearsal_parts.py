@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -176,6 +177,35 @@ def test_a_set_is_used_by_one_command_at_a_time(root: Path) -> None:
     assert order == ["first", "second"]
 
 
+def test_a_removed_set_leaves_no_lock_file(root: Path) -> None:
+    with sets.lock_set("a"):
+        (root / "a").mkdir(parents=True)
+    assert (sets._REGISTRY / "set-a.lock").exists()
+    with sets.lock_set("a"):
+        (root / "a").rmdir()
+    assert not list(sets._REGISTRY.glob("set-*.lock"))
+
+
+def test_a_lock_holds_though_its_file_comes_and_goes(root: Path) -> None:
+    inside: list[int] = []
+    seen: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            with sets.lock_set("a"):
+                inside.append(number)
+                seen.append(len(inside))
+                time.sleep(0)
+                inside.remove(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert seen == [1] * 200
+
+
 def test_a_record_is_read_as_it_was_saved(root: Path) -> None:
     assert sets.load_set("a") is None
     (root / "a").mkdir(parents=True)
@@ -309,6 +339,33 @@ def test_commands_without_a_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     failed = runner.invoke(commands.rehearse, ["fault", "slow", "--name", "none"])
     assert isinstance(failed.exception, UsageError)
     assert runner.invoke(commands.rehearse, ["fault", "melt"]).exit_code == 2
+
+
+def test_json_may_be_asked_for_by_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "as_root", lambda: None)
+    runner = CliRunner(env={"DEPLOYER_JSON": "true"})
+    assert json.loads(runner.invoke(commands.rehearse, ["status", "--name", "none"]).output)["hosts"] == []
+    runner = CliRunner(env={"DEPLOYER_JSON": "false"})
+    assert "no set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
+
+
+def test_the_commands_work_where_the_working_directory_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = (
+        "import os, sys; os.rmdir(os.getcwd()); import deployer.rehearsal.demo, deployer.rehearsal.commands as c;"
+        " print(c.rerun_hint())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=gone,
+        env={**os.environ, "PYTHONPATH": str(package_root().parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "/inventories/rehearsal.toml status" in done.stdout
 
 
 def test_every_command_has_an_example() -> None:

@@ -28,13 +28,15 @@ Options of every fault:
 
 * ``when_argv_contains``: text, or a list of texts; acts only if the arguments, joined by blanks, hold one of them.
 * ``unless_argv_contains``: the opposite.
-* ``once``: true; acts in one start only. The start that takes it writes ``faults.json.taken`` beside the file.
+* ``once``: true; acts in one start only. The start that takes it adds a line to ``faults.json.taken`` beside the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -118,9 +120,13 @@ class Faults:
             earlier = []
         if key in earlier:
             return False
-        with record.open("a", encoding="utf-8") as stream:
-            stream.write(key + "\n")
         self._taken.add(key)
+        # Another user's record cannot always be added to; the fault acts all the same.
+        with contextlib.suppress(OSError):
+            # Opened without O_CREAT first: in a folder for all, the kernel refuses that on another user's file.
+            flags = os.O_WRONLY | os.O_APPEND | (0 if record.exists() else os.O_CREAT)
+            with os.fdopen(os.open(record, flags, 0o666), "w", encoding="utf-8") as stream:
+                stream.write(key + "\n")
         return True
 
 

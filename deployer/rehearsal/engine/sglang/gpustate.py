@@ -1,12 +1,15 @@
 """What the host's GPUs are doing, for ``nvidia-smi``: one file per engine in the state folder.
 
-``gpu-<pid>.json``: ``{"processes": [{"gpu", "pid", "started", "mib"}], "utilization": percent, "power": watts}``.
+``gpu-<pid>-<started>.json``:
+``{"processes": [{"gpu", "pid", "started", "mib"}], "utilization": percent, "power": watts}``.
 ``started`` is the process's start in clock ticks since boot: an entry whose process is gone (or whose number was given
-to another) holds no memory any more.
+to another) holds no memory any more. Engines of any user write there, so the folder is one like /tmp.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +18,19 @@ from typing import Any
 
 IDLE_WATTS = 76.0
 FULL_WATTS = 560.0
+
+
+def uuid(index: int) -> str:
+    """A GPU's identity: the same on every call, different on every host."""
+    seed = hashlib.sha256(f"{os.uname().nodename}/{index}".encode()).hexdigest()
+    return f"GPU-{seed[:8]}-{seed[8:12]}-{seed[12:16]}-{seed[16:20]}-{seed[20:32]}"
+
+
+def shared_folder(folder: Path) -> None:
+    """Make a folder that every user may write to, each their own files. One that is another user's stays as it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):
+        folder.chmod(0o1777)
 
 
 def started(pid: int) -> int | None:
@@ -30,7 +46,9 @@ class GpuState:
     """The file of one engine. A folder that cannot be written is no reason to fail."""
 
     def __init__(self, folder: Path, pid: int | None = None) -> None:
-        self._path = folder / f"gpu-{pid or os.getpid()}.json"
+        number = pid or os.getpid()
+        # With its start in the name: another user's file of an earlier process with that number cannot be replaced.
+        self._path = folder / f"gpu-{number}-{started(number) or 0}.json"
         self._last = ""
 
     def write(self, holders: Mapping[int, int], mib: Sequence[float], utilization: int) -> None:
@@ -45,15 +63,18 @@ class GpuState:
             return
         fresh = self._path.with_name(self._path.name + ".new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._path.parent.is_dir():
+                shared_folder(self._path.parent)
             fresh.write_text(text, encoding="utf-8")
+            fresh.chmod(0o644)
             fresh.replace(self._path)
         except OSError:
             return
         self._last = text
 
     def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
 
 def read_states(folder: Path) -> list[dict[str, Any]]:
@@ -62,9 +83,9 @@ def read_states(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("gpu-*.json")):
         try:
             state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            alive = [entry for entry in state["processes"] if started(int(entry["pid"])) == entry["started"]]
+        except (OSError, ValueError, KeyError, TypeError):
             continue
-        alive = [entry for entry in state["processes"] if started(int(entry["pid"])) == entry["started"]]
         if alive:
             states.append({**state, "processes": alive})
     return states

@@ -126,7 +126,7 @@ def _distributed(
     if "hang-in-dist" in faults:
         yield Step(clock.after(0.1), end="hang")
         return
-    if max(plan.gpus) >= plan.settings.gpus:
+    if max(plan.gpus) >= len(plan.settings.visible):
         rank = group[-1]
         yield _crash(clock.after(0.1), rank, "RuntimeError", "CUDA error: invalid device ordinal", "start")
         return

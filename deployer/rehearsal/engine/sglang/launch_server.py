@@ -68,8 +68,9 @@ class Server:
             name = f"sglang::scheduler{rank.label.replace(' ', '_')}"
             pid = processes.spawn(name, deaf=deaf)
             self.children.append(pid)
-            if self.plan.gpus[rank.index] < self.settings.gpus:
-                self.holders[self.plan.gpus[rank.index]] = pid
+            gpu = self.plan.physical(rank.index)
+            if gpu is not None:
+                self.holders[gpu] = pid
         self.children.append(processes.spawn("sglang::detokenizer", deaf=deaf))
 
     def play(self, steps: list[Step]) -> None:

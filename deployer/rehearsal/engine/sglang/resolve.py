@@ -66,7 +66,7 @@ _FILLED: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that one start is about. Memory in GiB a rank; ``gpus`` is the GPU index of each rank."""
+    """Everything that one start is about. Memory in GiB a rank; ``gpus``: each rank's index among those CUDA shows."""
 
     settings: Settings
     argv: tuple[str, ...]
@@ -105,6 +105,11 @@ class Plan:
     @property
     def launch_command(self) -> str:
         return shlex.join(self.argv)
+
+    def physical(self, rank: int) -> int | None:
+        """The host's own index of a rank's GPU, as ``nvidia-smi`` counts; None where there is no such GPU."""
+        index = self.gpus[rank]
+        return self.settings.visible[index] if index < len(self.settings.visible) else None
 
     def layers_of(self, stage: int) -> int:
         """Layers of a pipeline stage; the later stages get what does not divide."""
@@ -199,7 +204,8 @@ def resolve(
     total = settings.gpu_memory_mib / 1024.0
     first, stride = int(fields["base_gpu_id"]), int(fields["gpu_id_step"])
     gpus = tuple(first + stride * rank for rank in range(tp * pp))
-    held = max((held_mib or {}).get(gpu, 0) for gpu in gpus) / 1024.0
+    shown = settings.visible
+    held = max((held_mib or {}).get(shown[gpu], 0) if gpu < len(shown) else 0 for gpu in gpus) / 1024.0
     weights = model.weight_bytes / GIB / (tp * pp) if model.weight_bytes else 0.72 * total
     if not settings.strict_memory:
         weights = min(weights, 0.8 * float(fields["mem_fraction_static"]) * total)

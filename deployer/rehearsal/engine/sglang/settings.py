@@ -13,6 +13,7 @@
 | noise | SGLANG_STANDIN_NOISE | relative noise of a step |
 | start_noise | SGLANG_STANDIN_START_NOISE | relative noise of a whole start |
 | seed | SGLANG_STANDIN_SEED | seed of both (0: a new one each start) |
+| | CUDA_VISIBLE_DEVICES | which of the host's GPUs the engine sees, and in which order (all) |
 | | SGLANG_STANDIN_CONFIG | another path of the settings file |
 | | SGLANG_STANDIN_FAULTS | another path of the fault file (/run/sglang-standin/faults.json) |
 | | SGLANG_STANDIN_STATE | another folder for the GPU state (/run/sglang-standin) |
@@ -30,6 +31,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .gpustate import uuid
+
 CONFIG_PATH = "/etc/sglang-standin.json"
 STATE_FOLDER = "/run/sglang-standin"
 DEFAULT_VERSION = "0.5.12.post1"
@@ -43,6 +46,7 @@ class Settings:
     scale: float
     speed: float
     gpus: int
+    visible: tuple[int, ...]
     gpu_memory_mib: int
     strict_memory: bool
     shards: int
@@ -75,11 +79,13 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
     state = Path(env.get("SGLANG_STANDIN_STATE") or STATE_FOLDER)
     size = data.get("size")
+    gpus = int(value("gpus", 8))
     return Settings(
         version=_installed_version() or str(value("version", DEFAULT_VERSION)),
         scale=float(value("scale", 1.0)),
         speed=float(value("speed", 1.0)),
-        gpus=int(value("gpus", 8)),
+        gpus=gpus,
+        visible=visible_gpus(env.get("CUDA_VISIBLE_DEVICES"), gpus),
         gpu_memory_mib=int(value("gpu_memory_mib", 97887)),
         strict_memory=bool(data.get("strict_memory", False)),
         shards=int(value("shards", 61)),
@@ -91,6 +97,26 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         fault_path=Path(env.get("SGLANG_STANDIN_FAULTS") or state / "faults.json"),
         args_folder=Path(env.get("SGLANG_STANDIN_ARGS") or _shipped_tables()),
     )
+
+
+def visible_gpus(text: str | None, gpus: int) -> tuple[int, ...]:
+    """The host's GPUs that CUDA shows for a CUDA_VISIBLE_DEVICES of ``text`` (None: not set), in its order.
+
+    As CUDA reads it: indices, or beginnings of UUIDs; the first entry that names no GPU hides itself and all after it,
+    and a GPU that is named twice hides all.
+    """
+    if text is None:
+        return tuple(range(gpus))
+    found: list[int] = []
+    for entry in map(str.strip, text.split(",")):
+        if entry.isascii() and entry.isdigit():
+            matches = [int(entry)] if int(entry) < gpus else []
+        else:
+            matches = [gpu for gpu in range(gpus) if entry.startswith("GPU-") and uuid(gpu).startswith(entry)]
+        if len(matches) != 1:
+            break
+        found += matches
+    return tuple(found) if len(set(found)) == len(found) else ()
 
 
 def _installed_version() -> str | None:
