@@ -94,6 +94,12 @@ stop = 5
         """Run a command, check its exit code, and return what it printed to stdout."""
         return finished(self.start(*words), expect=expect, timeout=timeout)
 
+    def exit_code(self, *words: str) -> int:
+        """Run a command for its exit code alone."""
+        child = self.start(*words)
+        child.communicate(timeout=120)
+        return child.returncode
+
     def json(self, *words: str, expect: int = 0, timeout: float = 120) -> Any:
         """Run a command with --json and return its document."""
         return json.loads(self.run(*words, "--json", expect=expect, timeout=timeout))
