@@ -325,7 +325,13 @@ def profile_listing(folders: Sequence[Path], version: str | None) -> list[dict[s
         try:
             rows.append(_row(load_profile(name, folders), version))
         except ConfigError as error:
-            empty = {"description": "", "extends": [], "gpus": None, "gate": {}, "arguments": None}
+            empty: dict[str, Any] = {
+                "description": "",
+                "extends": [],
+                "gpus": None,
+                "gate": {},
+                "arguments": None,
+            }
             rows.append({"name": name, **empty, "problem": error.message})
     return rows
 

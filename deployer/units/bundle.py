@@ -17,13 +17,18 @@ from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
 from deployer.sglang.arguments import LaunchArguments, check_gpus, launch_arguments
 from deployer.units import quoting
-from deployer.units.render import UNIT_TEMPLATE, render, template_folders
+from deployer.units.render import TEXT_LIMIT, UNIT_TEMPLATE, render, template_folders
 from deployer.units.text import section
 
 STATE_ROOT = "/var/lib/deployer"
 #: Restarts before systemd gives a service up, and the pause before each, in seconds.
 START_LIMIT_BURST = 3
 RESTART_SECONDS = 10
+#: Limits in bytes. Linux gives arguments and environment 2 MiB together; systemd adds variables of its own.
+ENVIRONMENT_LIMIT = 1024 * 1024
+EXEC_LIMIT = 1536 * 1024
+#: What arguments and environment may take of a unit; the rest of its text is small.
+UNIT_LIMIT = TEXT_LIMIT - 64 * 1024
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _RELEASE = re.compile(r"[0-9]{4,9}-[a-z0-9][a-z0-9_-]{0,39}")
 _RELEASE_PATH = re.compile(re.escape(STATE_ROOT) + r"/[a-z0-9][a-z0-9_-]{0,39}/releases/[^/]+(?=/|$)")
@@ -100,6 +105,7 @@ def build_bundle(
         lines = (quoting.file_line(name, value) for name, value in hidden.items())
         files["env"] = {"text": "".join(lines), "mode": 0o600}
         secrets += hidden.values()
+    _check_sizes(service, profile, argv, environment, hidden)
     values: dict[str, Any] = {
         "release": release,
         "service": service.name,
@@ -190,6 +196,50 @@ def _environment(
     return shown, hidden
 
 
+def _check_sizes(
+    service: ServiceConfig,
+    profile: Profile,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    hidden: Mapping[str, str],
+) -> None:
+    """Refuse what the kernel would not start, or systemd not read, and name the table that has most of it."""
+    arguments = sum(_size(word) for word in argv)
+    variables = sum(
+        _size(f"{name}={value}") for part in (environment, hidden) for name, value in part.items()
+    )
+    lines = len(quoting.command_line(list(argv)).encode()) + sum(
+        len(f"Environment={quoting.assignment(name, value)}\n".encode())
+        for name, value in environment.items()
+    )
+    if variables > ENVIRONMENT_LIMIT:
+        what = f"the environment takes {variables} bytes, and {ENVIRONMENT_LIMIT} are allowed"
+    elif arguments + variables > EXEC_LIMIT:
+        what = f"arguments and environment take {arguments + variables} bytes, and {EXEC_LIMIT} are allowed"
+    elif lines > UNIT_LIMIT:
+        what = f"the unit takes {lines} bytes for arguments and environment, and {UNIT_LIMIT} are allowed"
+    else:
+        return
+    tables: dict[str, Mapping[str, Any]] = {
+        f"services.{service.name}.environment": service.environment,
+        f"services.{service.name}.extra_args": service.extra_args,
+        f"environment of profile {profile.name}": profile.environment,
+        f"extra_args of profile {profile.name}": profile.extra_args,
+    }
+    largest = max(
+        tables, key=lambda key: sum(_size(f"{name}={value}") for name, value in tables[key].items())
+    )
+    raise ConfigError(
+        f"{largest} has too much in it ({len(tables[largest])} keys): {what}",
+        remedy="put what is large into a file on the host, and give its path",
+    )
+
+
+def _size(text: str) -> int:
+    """What a string takes of the kernel's space for a new program: itself, its NUL and a pointer."""
+    return len(text.encode("utf-8", "surrogatepass")) + 9
+
+
 def _config_file(arguments: LaunchArguments, resolve: Callable[[Secret], str]) -> tuple[str, list[str]]:
     """SGLang's --config file: flags without their dashes, values as JSON strings (which YAML reads)."""
     lines, values = [], []
@@ -218,6 +268,11 @@ def _unit(values: Mapping[str, Any], folders: Sequence[Path]) -> str:
         wrong.append("ExecStart={{ argv | command_line }}")
     if values["environment_file"] and values["environment_file"] not in service.get("EnvironmentFile", ""):
         wrong.append("EnvironmentFile={{ environment_file | path }}")
+    if len(service.get("ExecStart", "").split("\n")) > 1:
+        raise ConfigError(
+            f"the template {UNIT_TEMPLATE} has ExecStart= twice, and a service of this type has one command",
+            remedy="leave only ExecStart={{ argv | command_line }}; ExecStartPre= may run something before it",
+        )
     if wrong:
         raise ConfigError(
             f"the template {UNIT_TEMPLATE} leaves out what deployer needs in a unit: {'; '.join(wrong)}",

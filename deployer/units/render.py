@@ -2,43 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
 from jinja2 import (
+    BaseLoader,
     Environment,
-    FileSystemLoader,
     StrictUndefined,
     TemplateError,
     TemplateNotFound,
     TemplateSyntaxError,
 )
+from jinja2.loaders import split_template_path
+from jinja2.runtime import Context
+from jinja2.sandbox import SandboxedEnvironment
 
-from deployer.config.problems import printable
+from deployer.config.files import existing_folder
+from deployer.config.problems import printable, read_text
 from deployer.errors import ConfigError, DeployerError
 from deployer.resources import shipped
 from deployer.units import quoting
 
 UNIT_TEMPLATE = "sglang.service.j2"
+#: Largest text a template may make, in bytes, and how many numbers its ``range`` may give in all.
+TEXT_LIMIT = 1024 * 1024
+RANGE_LIMIT = 100_000
 
 
 def template_folders(site: Path | None = None) -> list[Path]:
-    """Where templates are looked for: the site's own folder first, then the shipped ones."""
-    return [*([site] if site is not None else []), shipped("templates")]
+    """Where templates are looked for: the site's own folder first, then the shipped ones.
+
+    ConfigError when the site's folder is none.
+    """
+    return [*([existing_folder(site, "templates")] if site is not None else []), shipped("templates")]
+
+
+class _Folders(BaseLoader):
+    """The first template of a name in some folders. Only regular files of bounded size are read."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = folders
+
+    def get_source(
+        self, environment: Environment, template: str
+    ) -> tuple[str, str, Callable[[], bool] | None]:
+        for folder in self.folders:
+            path = folder.joinpath(*split_template_path(template))
+            if os.path.lexists(path):
+                return read_text(path, "the template"), str(path), None
+        raise TemplateNotFound(template)
+
+
+class _Sandbox(SandboxedEnvironment):
+    """Templates compute little: what would take without end, or all memory, is an error."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        sizes = [len(item) if isinstance(item, (str, bytes, list, tuple)) else None for item in (left, right)]
+        counts = [item for item in (left, right) if isinstance(item, int)]
+        if operator == "**" and not (isinstance(right, (int, float)) and abs(right) <= 64):
+            raise OverflowError("an exponent must not be larger than 64")
+        if operator == "**" and isinstance(left, int) and left.bit_length() > 1024:
+            raise OverflowError("a number is too large")
+        if any((size or 0) * count > TEXT_LIMIT for size in sizes for count in counts):
+            raise OverflowError("a repeated text or list is too long")
+        return super().call_binop(context, operator, left, right)
+
+
+def _bounded_range() -> Callable[..., range]:
+    """Jinja's ``range`` for one rendering: loops inside of loops count, too."""
+    left = RANGE_LIMIT
+
+    def bounded(*bounds: int) -> range:
+        nonlocal left
+        numbers = range(*bounds)
+        # A loop that makes no text still takes a turn, so an empty range costs one.
+        left -= max(len(numbers) if abs(numbers.stop - numbers.start) <= 2**62 else RANGE_LIMIT + 1, 1)
+        if left < 0:
+            raise OverflowError(f"its loops take more than {RANGE_LIMIT} turns")
+        return numbers
+
+    return bounded
 
 
 def _environment(folders: Sequence[Path]) -> Environment:
     # Units are not HTML; their quoting is in the filters.
-    made = Environment(
-        loader=FileSystemLoader([str(folder) for folder in folders]),
+    made = _Sandbox(
+        loader=_Folders(folders),
         undefined=StrictUndefined,
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.globals["range"] = _bounded_range()
     made.filters |= {
         "word": quoting.word,
         "command_line": quoting.command_line,
@@ -50,10 +111,19 @@ def _environment(folders: Sequence[Path]) -> Environment:
 
 
 def render(template: str, values: Mapping[str, Any], folders: Sequence[Path]) -> str:
-    """A template with its values. ConfigError names file and line where the template is wrong."""
+    """A template with its values. ConfigError names file and line where the template is wrong, or makes too much."""
     made = _environment(folders)
+    parts, size = [], 0
     try:
-        return made.get_template(template).render(values)
+        found = made.get_template(template)
+        for part in found.generate(values):
+            parts.append(part)
+            size += len(part.encode("utf-8", "surrogatepass"))
+            if size > TEXT_LIMIT:
+                raise _broken(
+                    found.filename or template, None, f"it makes more than {TEXT_LIMIT} bytes of text"
+                )
+        return "".join(parts)
     except DeployerError:
         raise
     except TemplateNotFound as error:
@@ -64,11 +134,6 @@ def render(template: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
         ) from None
     except TemplateSyntaxError as error:
         raise _broken(error.filename or template, error.lineno, error.message or "syntax error") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"a template in {printable(str(folders[0]))} is not UTF-8 text: {error.reason}",
-            remedy="save it as UTF-8",
-        ) from None
     except Exception as error:
         # A template runs expressions of its author; whatever they raise is the template's fault.
         where = [frame for frame in extract_tb(error.__traceback__) if frame.filename.endswith(".j2")]

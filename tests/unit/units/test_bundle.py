@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,101 @@ def test_a_broken_site_template_is_named_with_its_line(
 def test_a_template_without_what_deployer_needs(tmp_path: Path, change: tuple[str, str]) -> None:
     with pytest.raises(ConfigError, match="leaves out what deployer needs"):
         built(site_template(tmp_path, change), environment={"A": {"env": "B"}})
+
+
+def test_a_template_with_two_commands(tmp_path: Path) -> None:
+    line = "ExecStart={{ argv | command_line }}\n"
+    with pytest.raises(ConfigError, match="has ExecStart= twice"):
+        built(site_template(tmp_path, (line, line + "ExecStart=/bin/true\n")))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("{% for a in range(10**9) %}x{% endfor %}", "turns"),
+        ("{% for a in range(9**99) %}x{% endfor %}", "exponent"),
+        ("{% for a in range(99999999999999999999999) %}{% endfor %}", "turns"),
+        ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "turns"),
+        (
+            "{% for a in range(9999) %}{% for b in range(0) %}{% endfor %}{{ 'x' * 999 }}{% endfor %}",
+            "1048576 bytes",
+        ),
+        ("{{ 'x' * 10**12 }}", "too long"),
+        ("{{ [0] * 9999999 }}", "too long"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "Recursion"),
+        ("{{ release.__class__ }}", "unsafe"),
+    ],
+)
+def test_a_template_without_end(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=r"template .*sglang\.service\.j2") as caught:
+        built(site_template(tmp_path, ("Type=exec\n", text + "\n")))
+    assert word in caught.value.message
+
+
+@pytest.mark.timeout(10)
+def test_templates_are_regular_files_in_a_folder(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "sglang.service.j2")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        built(template_folders(tmp_path))
+    with pytest.raises(ConfigError, match=r"does not exist .*DEPLOYER_TEMPLATES"):
+        template_folders(tmp_path / "none")
+
+
+def test_templates_include_and_compute(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.j2").write_text("{{ 2 * 3 }} {{ 2 ** 4 }} {{ range(2) | list }} {{ 'ab' * 2 }}")
+    (tmp_path / "b.j2").write_text("{% include 'sub/a.j2' %}")
+    assert render("b.j2", {}, [tmp_path]) == "6 16 [0, 1] abab"
+    (tmp_path / "b.j2").write_text("{% include '../a.j2' %}")
+    with pytest.raises(ConfigError, match="there is no template"):
+        render("b.j2", {}, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("service", "key", "what"),
+    [
+        (
+            {"environment": {f"V{n}": "x" * 90 for n in range(30_000)}},
+            "services.kimi.environment",
+            "environment takes",
+        ),
+        (
+            {"environment": {f"V{n}": {"env": "A"} for n in range(90_000)}},
+            "services.kimi.environment",
+            "environment",
+        ),
+        (
+            {"environment": {f"V{n}": "\x80" * 10_000 for n in range(30)}},
+            "services.kimi.environment",
+            "unit takes",
+        ),
+        (
+            {
+                "environment": {f"V{n}": {"env": "B"} for n in range(8)},
+                "extra_args": {"lora-paths": [f"/{n:0100000}" for n in range(7)]},
+            },
+            "services.kimi.extra_args",
+            "arguments and environment take",
+        ),
+    ],
+)
+def test_too_much_for_a_program(service: dict[str, Any], key: str, what: str) -> None:
+    site = inventory(**service)
+    profile = load_profile("tp8", profile_folders())
+
+    def resolve(secret: Secret) -> str:
+        return "x" * (120_000 if secret.env == "B" else 1)
+
+    with pytest.raises(ConfigError, match="has too much in it") as caught:
+        build_bundle(site.service(), site.host("box"), profile, "0.5.9", "0001-tp8", resolve=resolve)
+    assert caught.value.message.startswith(key)
+    assert what in caught.value.message
+
+
+def test_much_that_still_fits() -> None:
+    made = bundle(environment={f"V{n}": "x" * 1000 for n in range(800)})
+    assert len(made.unit) > 800_000
 
 
 def test_a_template_that_is_not_there(tmp_path: Path) -> None:
