@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from traceback import extract_tb
@@ -30,6 +31,8 @@ UNIT_TEMPLATE = "sglang.service.j2"
 #: Largest text a template may make, in bytes, and how many numbers its ``range`` may give in all.
 TEXT_LIMIT = 1024 * 1024
 RANGE_LIMIT = 100_000
+#: How long a template may take, in seconds.
+TIME_LIMIT = 20.0
 
 
 def template_folders(site: Path | None = None) -> list[Path]:
@@ -111,7 +114,30 @@ def _environment(folders: Sequence[Path]) -> Environment:
 
 
 def render(template: str, values: Mapping[str, Any], folders: Sequence[Path]) -> str:
-    """A template with its values. ConfigError names file and line where the template is wrong, or makes too much."""
+    """A template with its values.
+
+    ConfigError names file and line where the template is wrong, and says when it makes too much or takes too long.
+    """
+    done: list[str | DeployerError] = []
+
+    def work() -> None:
+        try:
+            done.append(_render(template, values, folders))
+        except DeployerError as error:
+            done.append(error)
+
+    # Nothing stops a template from outside; a thread that goes on does not keep the process from ending.
+    worker = threading.Thread(target=work, name="template", daemon=True)
+    worker.start()
+    worker.join(TIME_LIMIT)
+    if not done:
+        raise _broken(template, None, f"it does not end within {TIME_LIMIT:g} s")
+    if isinstance(done[0], DeployerError):
+        raise done[0]
+    return done[0]
+
+
+def _render(template: str, values: Mapping[str, Any], folders: Sequence[Path]) -> str:
     made = _environment(folders)
     parts, size = [], 0
     try:

@@ -327,6 +327,14 @@ def test_a_template_without_end(tmp_path: Path, text: str, word: str) -> None:
     assert word in caught.value.message
 
 
+def test_a_template_that_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.j2").write_text("{% for a in t %}{% for b in t %}{% endfor %}{% endfor %}")
+    assert render("a.j2", {"t": "x"}, [tmp_path]) == ""
+    monkeypatch.setattr("deployer.units.render.TIME_LIMIT", 0.1)
+    with pytest.raises(ConfigError, match=r"template a\.j2: it does not end within 0\.1 s"):
+        render("a.j2", {"t": "x" * 10_000}, [tmp_path])
+
+
 @pytest.mark.timeout(10)
 def test_templates_are_regular_files_in_a_folder(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "sglang.service.j2")
