@@ -14,6 +14,7 @@ import click
 
 from deployer.errors import UsageError
 from deployer.rehearsal import hosts, machine
+from deployer.rehearsal.checks import SETTINGS
 from deployer.rehearsal.engine_venv import DEFAULT_VERSION, VERSIONS
 from deployer.rehearsal.sets import DEFAULT_FOLDER, DEFAULT_SET
 from deployer.resources import shipped
@@ -117,7 +118,13 @@ Examples:
     show_default=True,
     help="The SGLang version that the stand-in engine speaks like.",
 )
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting of the stand-in engine.")
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help=f"A setting of the stand-in engine: {', '.join(SETTINGS)}.",
+)
 @set_option
 @json_option
 def up(count: int, version: str, pairs: tuple[str, ...], set_name: str, as_json: bool) -> None:
@@ -181,7 +188,8 @@ Examples:
 def fault(name: str, pairs: tuple[str, ...], host_name: str | None, set_name: str, as_json: bool) -> None:
     """Let the stand-in engine fail as real ones do, until `fault clear`.
 
-    NAME is one of: {names}.
+    NAME is one of: {names}. Their options: docs/rehearsal.md; every one takes once=true, when_argv_contains=TEXT
+    and unless_argv_contains=TEXT.
     """
     as_root()
     faults = hosts.fault(set_name, host_name, name, options(pairs))

@@ -45,7 +45,7 @@ def own_set() -> Iterator[str]:
 
 
 def left_of(name: str) -> list[str]:
-    """Mounts, loop devices, containers and folders of a set that still exist."""
+    """Mounts, loop devices, containers, folders and locks of a set that still exist."""
     folder = sets.set_folder(name)
     loops = machine.run(["losetup", "--noheadings", "--list", "--output", "BACK-FILE"])
     return [
@@ -54,6 +54,7 @@ def left_of(name: str) -> list[str]:
         *(f"container {pid}" for pid in container.containers_of(folder / "practice-1" / "root")),
         *(str(path) for path in container.group_paths(f"{name}-practice-1") if path.exists()),
         *([str(folder)] if folder.exists() else []),
+        *map(str, Path("/run/deployer-rehearsal").glob(f"set-{name}.lock")),
     ]
 
 
@@ -196,6 +197,10 @@ def test_settings_of_the_engine_hold_until_others_are_given(fresh_host: Rehearsa
     question = "import sglang.settings as s; got = s.load_settings(); print(got.scale, got.speed, got.gpus, got.shards)"
     asked = f'{ENGINE_PYTHON} -c "{question}"'
     assert ssh(fresh_host, asked) == "0.25 1.0 8 64"
+    for wrong in ({"speed": "abc"}, {"sped": 4}):
+        with pytest.raises(UsageError, match="speed"):
+            hosts.up(fresh_host.set, settings=wrong)
+    assert ssh(fresh_host, asked) == "0.25 1.0 8 64"
     hosts.configure(fresh_host, speed=4)
     assert ssh(fresh_host, asked) == "1.0 4.0 8 64"
     hosts.up(fresh_host.set, settings={"scale": 0.5})
@@ -246,5 +251,6 @@ def test_a_host_that_stopped_boots_again_from_its_disk(own_set: str) -> None:
     assert hosts.status(own_set)["hosts"][0]["running"] is False
     with pytest.raises(HostError, match="not running"):
         host.run(["true"])
-    assert hosts.up(own_set) == [host]
+    assert hosts.up(own_set, settings={"speed": 3}) == [host]
     assert ssh(host, "cat /etc/kept") == "here"
+    assert '"speed": 3' in ssh(host, "cat /etc/sglang-standin.json")

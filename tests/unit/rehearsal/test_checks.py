@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from deployer.errors import UsageError
 from deployer.rehearsal import checks, hosts, machine
+from deployer.rehearsal.engine.sglang import faults
 from deployer.rehearsal.engine.sglang.faults import NAMES
 from deployer.rehearsal.engine.sglang.settings import load_settings
 
+DOCS = Path(__file__).parents[3] / "docs"
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
@@ -90,6 +93,23 @@ def test_wrong_options_of_faults(
     with pytest.raises(UsageError) as caught:
         hosts.fault("none", None, name, options)
     assert message in caught.value.message
+
+
+def test_the_documents_tell_every_setting_fault_and_option() -> None:
+    for text, mark in (((DOCS / "rehearsal.md").read_text(), "`"), (str(faults.__doc__), "")):
+        rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
+        table = {row[1].strip(): row[2] for row in rows if row[1].strip(" `") in NAMES}
+        assert set(table) == {f"{mark}{name}{mark}" for name in NAMES}
+        for name, options in checks.FAULT_OPTIONS.items():
+            told = set(
+                re.findall(
+                    r"\b(at|rank|exception|percent|argument|value|text)\b", table[f"{mark}{name}{mark}"]
+                )
+            )
+            assert told == set(options), name
+        assert all(condition in text for condition in checks.CONDITIONS)
+    page = (DOCS / "rehearsal.md").read_text().partition("## Settings")[2].partition("## Faults")[0]
+    assert set(re.findall("`([a-z_]+)`", page)) == set(checks.SETTINGS)
 
 
 def test_right_options() -> None:

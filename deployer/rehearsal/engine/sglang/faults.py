@@ -9,11 +9,12 @@ while serving could act::
 | name | options | what happens |
 |---|---|---|
 | crash-in-load | at (share of the shards, 0.5), rank, exception | a scheduler raises; the server kills itself |
-| oom-in-load | rank | CUDA out of memory while loading |
+| oom-in-load | at, rank | CUDA out of memory while loading |
 | oom-in-capture | rank | CUDA out of memory while capturing graphs |
 | crash-after-capture | rank, exception | a scheduler raises just before the HTTP server would start |
-| crash-while-serving | at (n-th generation, 1) | a scheduler dies; the server notices and kills itself |
-| hang-in-load, hang-in-dist | at | start-up goes silent and stays alive |
+| crash-while-serving | at (n-th generation, 1), rank, exception | a scheduler dies; the server kills itself |
+| hang-in-load | at | loading goes silent and stays alive |
+| hang-in-dist | | the same before loading |
 | never-ready | | the port opens, /health stays 503 for ever |
 | hang-at-request | at (n-th generation, 1) | generation stops; /health turns 503 after 20 s |
 | slow | percent (50) | every step takes that much longer |
