@@ -10,7 +10,6 @@ from rich.live import Live
 
 from deployer.cli.common import App, common_options, pass_app
 from deployer.cli.output import Unbreakable, print_json
-from deployer.config.profile import list_profiles
 from deployer.deploy import logs as logs_
 from deployer.deploy import status as status_
 from deployer.deploy.compare import read_bench
@@ -19,7 +18,7 @@ from deployer.deploy.session import Session
 from deployer.errors import UsageError
 from deployer.report.bench_table import comparison_document, comparison_view
 from deployer.report.views import history_view, profiles_view, status_view
-from deployer.sglang.arguments import profile_rows
+from deployer.sglang.arguments import profile_listing
 
 
 @click.command()
@@ -150,7 +149,7 @@ def profiles(app: App, version: str | None) -> int:
       deployer profiles
       deployer profiles --sglang 0.5.23 --json
     """
-    entries = profile_rows(list_profiles(app.profile_folders()), version)
+    entries = profile_listing(app.profile_folders(), version)
     app.show({"profiles": entries}, profiles_view(entries))
     return 0
 

@@ -240,7 +240,8 @@ def profiles_view(entries: Iterable[Json]) -> RenderableType:
     for item in entries:
         table.add_row(
             f"[bold]{escape(item['name'])}[/bold]",
-            f"{escape(item['description'])} [dim]({item['gpus']} GPUs)[/dim]",
+            escape(item["description"] or "")
+            + (f" [dim]({item['gpus']} GPUs)[/dim]" if item["gpus"] is not None else ""),
             f"[dim]{escape(' '.join(item['arguments']))}[/dim]"
             if item["arguments"] is not None
             else f"[red]{escape(item['problem'])}[/red]",
