@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from deployer.config.fields import STALL_DEFAULTS
 from deployer.deploy.generation import generate_once
 from deployer.deploy.launch_failure import LaunchFailure, explain
 from deployer.errors import DeployerError
@@ -25,16 +26,7 @@ from deployer.sglang.launch import PHASES, LaunchLog, LaunchState, Span, finish_
 from deployer.sglang.server_info import redact
 
 #: Seconds without any sign of progress before a phase counts as stalled, where the inventory does not say.
-DEFAULT_STALL: dict[str, float] = {
-    "launch": 300.0,
-    "dist-init": 300.0,
-    "load": 600.0,
-    "kv-pool": 300.0,
-    "capture": 900.0,
-    "http-up": 120.0,
-    "warm-up": 600.0,
-    "ready": 120.0,
-}
+DEFAULT_STALL: dict[str, float] = dict(STALL_DEFAULTS)
 #: A rank that waits for another spins, so CPU time proves little: it stretches the stall time to this many times.
 CPU_ONLY = 3.0
 #: In these phases a hang looks busy (NCCL spins), so CPU time proves nothing.

@@ -66,7 +66,7 @@ class Failure:
     reference: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The failure as ``deployer diagnose --json`` shows it."""
+        """The failure as data, all of it."""
         return {
             "signature": self.signature,
             "phase": self.phase,
