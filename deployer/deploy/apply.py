@@ -90,9 +90,7 @@ def _plan(session: Session, observed: HostState, trial: Trial) -> Plan:
 def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:
     """Make ``profile`` live on the session's service, or leave the host as it was and say why."""
     service = session.service
-    reporter.step(Step.LEASE)
-    session.acquire()
-    reporter.done(f"{session.host_config.name} is ours to change")
+    take_lease(session, reporter)
     reporter.step(Step.OBSERVE)
     observed = session.observe(facts=True)
     state = observed.services[service.name]
@@ -145,6 +143,13 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         return _refused(session, trial, made)
     reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
     return Attempt(session, trial, reporter).run()
+
+
+def take_lease(session: Session, reporter: Reporter) -> None:
+    """The exclusive right to change the host, kept alive from here on. LeaseHeld where somebody else has it."""
+    reporter.step(Step.LEASE)
+    session.acquire()
+    reporter.done(f"{session.host_config.name} is ours to change")
 
 
 def _version(observed: HostState) -> str:
@@ -266,10 +271,24 @@ def _leftover(
     reporter.note(f"A change to {transition.to} was left at the step '{transition.step}'")
     if transition.profile == profile.name and transition.step in RESUMABLE:
         return resume_transition(session, transition, reporter)
-    converge_and_prove(session, reporter)
-    session.client.release_update(session.service.name, transition.to, patch={"state": "abandoned"})
-    session.client.transition_end(session.service.name)
-    return None
+    return settle(session, reporter)
+
+
+def settle(session: Session, reporter: Reporter) -> Outcome | None:
+    """End what an operator left by converging; None when the host is free for something new, else the end of it."""
+    restored = converge_and_prove(session, reporter)
+    transition = session.state().transition
+    if transition is None:
+        return None
+    return Outcome(
+        outcome="down",
+        service=session.service.name,
+        profile=transition.profile,
+        release=transition.to,
+        previous=restored.live,
+        exit_code=6,
+        message=restored.message,
+    )
 
 
 def resume_transition(session: Session, transition: Transition, reporter: Reporter) -> Outcome:
@@ -278,7 +297,6 @@ def resume_transition(session: Session, transition: Transition, reporter: Report
     trial = replace(trial, previous=transition.from_)
     if transition.step not in RESUMABLE:
         restored = converge_and_prove(session, reporter)
-        session.client.transition_end(session.service.name)
         return Outcome(
             outcome="rolled_back" if restored.serving else "down",
             service=trial.service,

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deployer.deploy.apply import Consent, preflight_error, read_trial, resume_transition, validate
+from deployer.deploy.apply import (
+    Consent,
+    preflight_error,
+    read_trial,
+    resume_transition,
+    settle,
+    take_lease,
+    validate,
+)
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import Outcome, Step
 from deployer.deploy.plan import make_plan, rollback_target
 from deployer.deploy.preflight import objections
 from deployer.deploy.reporter import Reporter
-from deployer.deploy.restore import Restored, converge_and_prove
+from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.session import Session
 from deployer.errors import Refused
 from deployer.units.bundle import comparable
@@ -23,15 +31,15 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     is live now is restored.
     """
     service = session.service
-    reporter.step(Step.LEASE)
-    session.acquire()
-    reporter.done(f"{session.host_config.name} is ours to change")
+    take_lease(session, reporter)
     reporter.step(Step.OBSERVE)
     observed = session.observe(facts=True)
     state = observed.services[service.name]
     if state.transition is not None:
         reporter.note(f"A change to {state.transition.to} was left unfinished; finishing it first")
-        _settle(session, reporter, state.transition.to)
+        stuck = settle(session, reporter)
+        if stuck is not None:
+            return stuck
         observed = session.observe(facts=True)
         state = observed.services[service.name]
     live = state.live.release if state.live else None
@@ -83,9 +91,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
 def resume(session: Session, reporter: Reporter) -> Outcome:
     """Go on with a change that an operator left, in the step it is in."""
     service = session.service
-    reporter.step(Step.LEASE)
-    session.acquire()
-    reporter.done(f"{session.host_config.name} is ours to change")
+    take_lease(session, reporter)
     state = session.state()
     if state.transition is None:
         live = state.live.release if state.live else None
@@ -99,11 +105,9 @@ def resume(session: Session, reporter: Reporter) -> Outcome:
 def converge(session: Session, reporter: Reporter) -> Outcome:
     """Make the host equal to its live release and prove that it serves; ends a change that was left unfinished."""
     service = session.service
-    reporter.step(Step.LEASE)
-    session.acquire()
-    reporter.done(f"{session.host_config.name} is ours to change")
+    take_lease(session, reporter)
     state = session.state()
-    restored = _settle(session, reporter, state.transition.to if state.transition else None)
+    restored = converge_and_prove(session, reporter)
     profile = (state.manifest(restored.live) or {}).get("profile")
     return Outcome(
         outcome="live" if restored.serving else "down",
@@ -114,12 +118,3 @@ def converge(session: Session, reporter: Reporter) -> Outcome:
         exit_code=0 if restored.serving else 6,
         message=restored.message,
     )
-
-
-def _settle(session: Session, reporter: Reporter, unfinished: str | None) -> Restored:
-    restored = converge_and_prove(session, reporter)
-    if unfinished is not None:
-        if unfinished != restored.live:
-            session.client.release_update(session.service.name, unfinished, patch={"state": "abandoned"})
-        session.client.transition_end(session.service.name)
-    return restored

@@ -377,3 +377,29 @@ def test_converge_starts_what_is_live(live_world: FakeWorld) -> None:
         outcome = converge(opened, Silent())
     assert (outcome.outcome, outcome.exit_code) == ("live", 0)
     restored(live_world)
+
+
+def left_behind(made: FakeWorld) -> None:
+    """An operator's process that ended in the middle of an apply of tp2."""
+    made.faults["watch"] = [SystemExit()]  # type: ignore[list-item]
+    wanted = load_profile("tp2", profile_folders())
+    opened = session(made).open()
+    with pytest.raises(SystemExit):
+        apply(opened, wanted, Silent(), Agreed())
+    opened.close(bye=False)
+
+
+def test_a_change_left_behind_is_ended_before_a_rollback(live_world: FakeWorld) -> None:
+    left_behind(live_world)
+    with session(live_world) as opened, pytest.raises(Refused, match="nothing before it"):
+        rollback(opened, Silent(), Agreed())
+    restored(live_world)
+    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "abandoned"
+
+
+def test_a_change_left_behind_that_cannot_be_ended_is_said_so(live_world: FakeWorld) -> None:
+    left_behind(live_world)
+    live_world.faults["converge"] = [AgentError("shadowed", "it is masked")] * 2
+    assert run(live_world, "tp1").exit_code == 6
+    with session(live_world) as opened:
+        assert rollback(opened, Silent(), Agreed()).exit_code == 6
