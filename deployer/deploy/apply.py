@@ -83,7 +83,7 @@ def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objectio
 
 def _plan(session: Session, observed: HostState, trial: Trial) -> Plan:
     state = observed.services[session.service.name]
-    healthy = state.running is not None and session.health().ok
+    healthy = state.running is not None and session.health(state).ok
     return make_plan(state, trial, healthy=healthy, comparable=comparable)
 
 

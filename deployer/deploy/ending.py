@@ -9,21 +9,22 @@ from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.deploy.wait import TAIL_LINES
 from deployer.errors import AgentError
-from deployer.host.state import UnitState
+from deployer.host.state import ServiceState, UnitState
 from deployer.sglang.failures import classify
 
 
-def stop_unit(session: Session, reporter: Reporter) -> str:
+def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> str:
     """Stop what runs under the service's unit, wait until it is really gone, and say how it went.
 
     Raises TrialFailed where something of it stays.
     """
     service = session.service
+    address, port = session.endpoint(state, state.running.release if state.running else None)
     try:
         with session.client.unit_stop(
             service=service.name,
-            port=service.port,
-            address=service.bind,
+            port=port,
+            address=address,
             drain=service.deadlines.drain,
             stop_timeout=service.deadlines.stop,
             gpus=service.gpus,

@@ -6,15 +6,17 @@ from deployer.deploy.model import Json
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.host.protocol import Stream
+from deployer.host.state import ServiceState
 
 
-def converge_arguments(session: Session) -> Json:
-    """What `converge` needs to know about a service."""
+def converge_arguments(session: Session, state: ServiceState) -> Json:
+    """What `converge` needs to know about a service whose live release listens where it was started to."""
     service = session.service
+    address, port = session.endpoint(state, state.live.release if state.live else None)
     return {
         "service": service.name,
-        "port": service.port,
-        "address": service.bind,
+        "port": port,
+        "address": address,
         "drain": service.deadlines.drain,
         "stop_timeout": service.deadlines.stop,
         "ready_timeout": service.deadlines.start,

@@ -259,3 +259,10 @@ def lost_live(state: ServiceState) -> str | None:
         return None
     manifest = state.manifest(state.running.release) or {}
     return state.running.release if manifest.get("was_live") else None
+
+
+def endpoint(argv: Sequence[str], default: tuple[str, int]) -> tuple[str, int]:
+    """Address and port a server listens on by its own arguments; the inventory's may have changed since."""
+    flags = _by_flag(argv)
+    port = flags.get("--port", "")
+    return flags.get("--host") or default[0], int(port) if port.isdigit() else default[1]

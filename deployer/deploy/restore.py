@@ -76,7 +76,9 @@ def _converge(session: Session, reporter: Reporter) -> Restored:
     live = state.live.release if state.live else None
     reporter.progress(f"to {live}" if live else "no release is live here: stopping the candidate")
     try:
-        with session.client.converge(**converge_arguments(session), repair=True, await_ready=False) as stream:
+        with session.client.converge(
+            **converge_arguments(session, state), repair=True, await_ready=False
+        ) as stream:
             answer = drain(stream, reporter)
     except AgentError as error:
         wanted = live or "its state before"
@@ -86,12 +88,13 @@ def _converge(session: Session, reporter: Reporter) -> Restored:
         return Restored(None, False, "nothing is serving: no release was ever live on this service")
     if not answer.get("invocation_id"):
         return Restored(live, False, f"{live} is live on disk but is not running")
+    address, port = session.endpoint(state, live)
     started = {"invocation_id": answer["invocation_id"], "cursor": answer.get("cursor")}
     result = wait_ready(
         session.client.host,
         service=session.service.name,
-        port=session.service.port,
-        address=session.service.bind,
+        port=port,
+        address=address,
         started=started if answer.get("started") else {**started, "attach": True},
         stall=session.service.deadlines.stall,
         deadline=session.service.deadlines.start,

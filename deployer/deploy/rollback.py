@@ -55,7 +55,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
         )
     trial = replace(read_trial(session, target["release"]), previous=target.get("previous"))
     made = make_plan(
-        state, trial, healthy=state.running is not None and session.health().ok, comparable=comparable
+        state, trial, healthy=state.running is not None and session.health(state).ok, comparable=comparable
     )
     made = replace(made, action="deploy", release=trial.release, interrupts=not state.at_rest)
     reporter.done(f"back to {trial.release} ({trial.profile})")

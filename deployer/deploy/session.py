@@ -17,6 +17,7 @@ from typing import Self
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.deploy.plan import endpoint
 from deployer.deploy.preflight import unit_name
 from deployer.errors import (
     AgentError,
@@ -133,22 +134,23 @@ class Session:
         """The service's part of `observe`."""
         return self.observe().services[self.service.name]
 
-    def health(self, timeout: float = HEALTH_TIMEOUT) -> Health:
-        """Ask /health on the host, once, and see whether it is our unit that answers."""
+    def endpoint(self, state: ServiceState, release: str | None) -> tuple[str, int]:
+        """Where a release listens (address, port): as it was started, else as the inventory says now."""
+        manifest = state.manifest(release) or {}
+        return endpoint(manifest.get("argv") or (), (self.service.bind, self.service.port))
+
+    def health(self, state: ServiceState, timeout: float = HEALTH_TIMEOUT) -> Health:
+        """Ask /health of what runs, on the host, once, and see whether it is our unit that answers."""
+        address, port = self.endpoint(state, state.running.release if state.running else None)
         started = time.monotonic()
         try:
-            answer = self.client.http(
-                "GET", "/health", port=self.service.port, address=self.service.bind, timeout=timeout
-            )
+            answer = self.client.http("GET", "/health", port=port, address=address, timeout=timeout)
         except AgentError as error:
             if error.code != "http":
                 raise
             return Health(False, str(error.detail.get("state") or "refused"), time.monotonic() - started)
-        listeners = [
-            item
-            for item in self.client.listeners(self.service.port)
-            if item.address in (self.service.bind, "0.0.0.0", "::")
-        ]
+        wildcards = ("0.0.0.0", "::")
+        listeners = [item for item in self.client.listeners(port) if item.address in (address, *wildcards)]
         ours = any(item.unit == self.unit for item in listeners)
         return Health(answer.status == 200 and ours, str(answer.status), answer.seconds, ours)
 

@@ -17,15 +17,23 @@ def status(session: Session) -> Json:
     """The service's status document (its shape is a contract; see docs/cli.md)."""
     observed = session.observe(facts=True)
     state = observed.services[session.service.name]
-    health = session.health() if state.listeners else Health(False, "refused", 0.0)
+    health = session.health(state) if state.running else Health(False, "refused", 0.0)
     stored = None
     if state.live and state.live.release:
         with suppress(AgentError):  # a release folder that is gone is drift, and `drift` says so
             read = session.client.release_read(session.service.name, state.live.release, ["unit"])
             stored = read.files["unit"]
-    return status_document(
+    document = status_document(
         session.service.name, session.host_config.name, observed, health, stored, now=time.time()
     )
+    if state.live:
+        at, wanted = session.endpoint(state, state.live.release), (session.service.bind, session.service.port)
+        if at != wanted:
+            document["hosts"][0]["drift"].append(
+                f"the live release listens on {at[0]}:{at[1]}, the inventory says {wanted[0]}:{wanted[1]}: "
+                "the next apply moves it"
+            )
+    return document
 
 
 def status_document(

@@ -14,6 +14,7 @@ from deployer.deploy.ending import stop_unit
 from deployer.deploy.figures import estimate, summary
 from deployer.deploy.following import converge_arguments, describe_bench_event, drain
 from deployer.deploy.model import Json, Step, Trial, TrialFailed, failure_document
+from deployer.deploy.plan import endpoint
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.deploy.verify import verify
@@ -42,6 +43,7 @@ class Steps:
         self.reporter = reporter
         self.proven = proven
         self.before = trial.previous
+        self.address, self.port = endpoint(trial.argv, (session.service.bind, session.service.port))
         self.progress = Progress()
         self._handlers: dict[Step, Callable[[], Step]] = {
             Step.TRANSITION: self._transition,
@@ -88,6 +90,8 @@ class Steps:
     def _transition(self) -> Step:
         """Write the intent to disk and start the guard: from here on the host finishes this by itself if we do not."""
         service, trial = self.service, self.trial
+        # Where the release listens that the guard would go back to.
+        address, port = self.session.endpoint(self.session.state(), self.before or trial.release)
         self.session.client.transition_begin(
             service.name,
             {
@@ -96,8 +100,8 @@ class Steps:
                 "profile": trial.profile,
                 "step": str(Step.STOP),
                 "grace": service.deadlines.grace,
-                "port": service.port,
-                "address": service.bind,
+                "port": port,
+                "address": address,
                 "drain": service.deadlines.drain,
                 "stop_timeout": service.deadlines.stop,
                 "ready_timeout": service.deadlines.start,
@@ -123,7 +127,7 @@ class Steps:
         if state.at_rest:
             self.reporter.done("nothing was running")
             return self._enter(Step.SWITCH)
-        stopped = stop_unit(self.session, self.reporter)
+        stopped = stop_unit(self.session, state, self.reporter)
         self.reporter.done(stopped)
         return self._enter(Step.SWITCH)
 
@@ -164,8 +168,8 @@ class Steps:
         return wait_ready(
             self.session.client.host,
             service=self.trial.service,
-            port=self.service.port,
-            address=self.service.bind,
+            port=self.port,
+            address=self.address,
             started=started,
             stall=self.service.deadlines.stall,
             deadline=self.service.deadlines.start,
@@ -191,8 +195,8 @@ class Steps:
             service=self.trial.service,
             bundle_requested=self.trial.requested,
             invocation_id=str(self.started()["invocation_id"]),
-            port=self.service.port,
-            address=self.service.bind,
+            port=self.port,
+            address=self.address,
             advertised=self.service.advertised,
             api_key=self.api_key,
         )
@@ -220,7 +224,8 @@ class Steps:
             return self._enter(Step.PROMOTE)
         bench = run_benchmark(
             self.session.client.host,
-            self.service.model_copy(update={"api_key": None}),  # the release's own key counts, or none
+            # The release's own key and endpoint count, whatever the inventory says by now.
+            self.service.model_copy(update={"api_key": None, "bind": self.address, "port": self.port}),
             self.trial.bench,
             on_event=lambda event: self.reporter.progress(describe_bench_event(event)),
             api_key=self.api_key,
@@ -286,7 +291,7 @@ class Steps:
             patch["verdict"] = self.progress.verdict
         patch["invocation_id"] = self.started().get("invocation_id")
         client.release_update(trial.service, trial.release, patch=patch)
-        with client.converge(**converge_arguments(self.session), repair=False) as stream:
+        with client.converge(**converge_arguments(self.session, state), repair=False) as stream:
             converged = drain(stream, self.reporter)
         if not converged.get("serving", True):
             self.progress.notes.append(

@@ -77,3 +77,17 @@ def test_a_reader_that_goes_away_does_not_stop_a_change(live_site: Site) -> None
     )
     assert finished.stdout.splitlines()[-1] == "0"
     assert live_site.live() == "0002-pp2"
+
+
+def test_a_changed_port_does_not_spoil_the_way_back(live_site: Site) -> None:
+    text = live_site.inventory.read_text().replace("port = 30000", "port = 30001")
+    live_site.inventory.write_text(text)
+    assert any("30000" in found and "30001" in found for found in live_site.status()["drift"])
+    live_site.fault("crash-in-load", when_argv_contains="--pp-size")
+    assert live_site.json("apply", "pp2", "--yes", expect=5)["previous"] == "0001-tp2"
+    live_site.fault("clear")
+    moved = live_site.json("apply", "tp2", "--yes")
+    assert moved["outcome"] == "live"
+    assert live_site.status()["drift"] == []
+    assert live_site.json("rollback", "--yes")["release"] == "0001-tp2"
+    assert live_site.status()["health"]["ok"]

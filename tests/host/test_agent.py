@@ -290,6 +290,7 @@ def test_pieces_of_a_progress_bar_are_lines_of_their_own(place: Place) -> None:
     assert any(line["source"] == "systemd" and "Started" in line["text"] for line in lines_of(events))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", ["crash", "kill", "stop", "exec"])
 def test_a_unit_that_leaves_active_is_proof_within_a_second(place: Place, way: str) -> None:
     client = place.operator()

@@ -67,6 +67,8 @@ class Remains:
     def look(self) -> None:
         self.pids = unit_pids(self.unit)
         self.ever.update(self.pids)
+        # One that was still starting may have begun to listen only now.
+        self.sockets |= {(item["address"], self.port) for item in own_listeners(self.port, self.pids)}
 
     def listening(self) -> List[Json]:
         return [

@@ -42,6 +42,7 @@ from .releases import make_service_dir
 from .systemd import is_down, is_up, journal_cursor, unit_state
 
 GUARD_DONE = 77  # the guard's "nothing left to guard": systemd must not restart it then
+EXEC_WAIT = 5.0  # from `systemctl start` until the engine's program runs in place of systemd's own
 START_WAIT = 20.0  # from `systemctl start` until systemd has begun: a new invocation
 
 GUARD_UNIT = """\
@@ -232,7 +233,10 @@ def await_invocation(call: Call, service: str, begun: Json) -> str:
     deadline = boottime() + START_WAIT
     while True:
         state = unit_state(unit_name(service))
-        if state["InvocationID"] and state["InvocationID"] != begun["before"]:
+        begun_anew = state["InvocationID"] and state["InvocationID"] != begun["before"]
+        # Until execve() is done, which Type=exec tells, the process does not show whose release it is.
+        executed = state["ActiveState"] != "activating" or boottime() > begun["started_boottime"] + EXEC_WAIT
+        if begun_anew and executed:
             return str(state["InvocationID"])
         if boottime() > deadline:
             raise Fail("not-started", f"systemd did not begin to start {unit_name(service)}", unit=state)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from deployer.deploy.plan import (
     argument_changes,
+    endpoint,
     expected_downtime,
     grouped_arguments,
     lost_live,
@@ -202,3 +203,12 @@ def test_a_unit_file_that_was_deleted_is_noticed() -> None:
     )
     assert lost_live(state) == "0001-tp8"
     assert lost_live(service_state(live=trial(), running="0001-tp8")) is None
+
+
+def test_a_server_listens_where_its_arguments_say() -> None:
+    assert endpoint(["p", "--host", "127.0.0.5", "--port", "30001"], ("127.0.0.1", 30000)) == (
+        "127.0.0.5",
+        30001,
+    )
+    assert endpoint(["p"], ("127.0.0.1", 30000)) == ("127.0.0.1", 30000)
+    assert endpoint(["p", "--port", "many"], ("127.0.0.1", 30000)) == ("127.0.0.1", 30000)
