@@ -54,8 +54,8 @@ format: $(STAMP) ## bring the code into its usual form
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-clean: ## remove practice hosts, environment and caches
-	@test ! -d /var/lib/deployer-rehearsal/default || $(PYTHON_ENV) -m deployer rehearse down
+clean: ## remove the practice host of the demo, environment and caches
+	@test ! -x $(PYTHON_ENV) || $(PYTHON_ENV) -m deployer rehearse down
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find deployer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

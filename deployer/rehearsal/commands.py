@@ -33,8 +33,9 @@ def shipped_inventory() -> str:
 def rerun_hint() -> str:
     """What to do with the host that `make demo` leaves."""
     return (
-        f"The practice host is still up: try `deployer -i {shipped_inventory()} status`; "
-        "`deployer rehearse down` removes it."
+        "The practice host is still up: `make status` looks at it, `make apply PROFILE=ep8 ARGS=--yes` goes on, "
+        "`make down` removes it.\n"
+        f"(Or `.venv/bin/deployer -i {shipped_inventory()} status`; `.venv/bin/deployer rehearse down`.)"
     )
 
 
@@ -89,7 +90,7 @@ def print_json(document: object) -> None:
 Examples:
   deployer rehearse up                               one host, SGLang 0.5.12.post1
   deployer -i inventories/rehearsal.toml apply tp8   deploy on it
-  deployer rehearse fault oom-in-capture             let the next start fail
+  deployer rehearse fault oom-in-capture             let every start fail, until `fault clear`
   deployer rehearse fault clear
   deployer rehearse down                             nothing is left"""
 )

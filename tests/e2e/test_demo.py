@@ -33,7 +33,7 @@ def test_make_demo_tells_the_whole_story_and_again_in_less_time() -> None:
         "tp8 is live on kimi as release 0001-tp8",
         "pp8-async is live on kimi as release 0002-pp8-async",
         "rolled back: tp8 is live on kimi again as release 0001-tp8",
-        "deployer rehearse down",
+        "make down",
     ):
         assert words in first
     # The story's figures, as the benchmark measures them: 26 and 578 tok/s, 34 and 248.
