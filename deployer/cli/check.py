@@ -12,6 +12,7 @@ from deployer.cli.common import App, common_options, pass_app
 from deployer.config.inventory import ServiceConfig
 from deployer.config.profile import Profile, list_profiles
 from deployer.errors import ConfigError
+from deployer.sglang.versions import flag_table
 from deployer.units.bundle import build_bundle
 from deployer.units.render import template_folders
 
@@ -36,6 +37,7 @@ def check(app: App, profiles: tuple[str, ...], version: str | None) -> int:
       deployer check
       deployer check pp8-async --sglang 0.5.23
     """
+    flag_table(version)  # a version that is none is an error of its own
     wanted = [app.profile(name) for name in profiles] if profiles else list_profiles(app.profile_folders())
     templates = template_folders(app.settings.templates)
     found = [

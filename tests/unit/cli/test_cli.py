@@ -76,6 +76,7 @@ def test_the_tree_in_the_docstring_of_errors_is_true() -> None:
         (["-i", EXAMPLE, "apply", "tp9"], "tp8"),
         (["-i", EXAMPLE, "plan", "tp8", "-s", "kimmi"], "kimi"),
         (["-i", EXAMPLE, "compare", "1"], "at least two"),
+        (["-i", EXAMPLE, "check", "--sglang", "abc"], "no version of SGLang"),
         (["-i", EXAMPLE, "rollback", "--to", "x"], "x"),
     ],
 )
