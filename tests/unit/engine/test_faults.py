@@ -67,3 +67,14 @@ def test_what_is_no_fault_is_ignored(tmp_path: Path) -> None:
     for text in ("", "[]", "{", '{"faults": [1, {"name": "unheard-of"}, {}]}'):
         path.write_text(text)
         assert Faults(path, PP).names() == []
+
+
+def test_a_server_that_runs_leaves_a_fault_of_the_start_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    running = Faults(path, PP)
+    put(path, {"name": "crash-in-load", "once": True}, {"name": "slow", "once": True})
+    assert running.get("crash-in-load") is None
+    assert running.get("slow")
+    following = Faults(path, PP)
+    assert following.get("crash-in-load")
+    assert following.get("slow") is None

@@ -63,6 +63,20 @@ NAMES = frozenset(
     }
 )
 
+#: Those that act while a server starts.
+START = frozenset(
+    {
+        "crash-in-load",
+        "oom-in-load",
+        "oom-in-capture",
+        "crash-after-capture",
+        "hang-in-load",
+        "hang-in-dist",
+        "never-ready",
+        "wrong-argument",
+    }
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
@@ -81,7 +95,9 @@ class Faults:
         self._stamp: tuple[int, int, int] | None = None
         self._taken: set[str] = set()
         self._active: dict[str, Fault] = {}
+        self._starting = True
         self._load()
+        self._starting = False
 
     def get(self, name: str) -> Fault | None:
         """The fault of that name, if it applies now (the file is looked at again)."""
@@ -105,9 +121,15 @@ class Faults:
         for entry in read_faults(self._path):
             if not applies(entry, self._line):
                 continue
-            if entry.get("once") and not self._take(entry):
-                continue
+            if entry.get("once"):
+                # A server that runs already leaves to the next start what can only happen in one.
+                late = not self._starting and entry["name"] in START and not self._has(entry)
+                if late or not self._take(entry):
+                    continue
             self._active[entry["name"]] = Fault(entry["name"], entry)
+
+    def _has(self, entry: dict[str, Any]) -> bool:
+        return json.dumps(entry, sort_keys=True) in self._taken
 
     def _take(self, entry: dict[str, Any]) -> bool:
         """Claim a fault that acts once; False when an earlier start had it."""
