@@ -77,7 +77,9 @@ def run_change(
         reporter.step(Step.CONNECT)
         with session:
             hello = session.client.hello()
-            reporter.done(f"{session.host_config.name} ({hello.hostname}), systemd {hello.systemd}")
+            name = session.host_config.name
+            known = name if name == hello.hostname else f"{name} ({hello.hostname})"
+            reporter.done(f"{known}, systemd {hello.systemd}")
             outcome = work(session, reporter)
     except KeyboardInterrupt:
         outcome = interrupted_outcome(app, service.name, profile, changing=session.changing)

@@ -49,7 +49,7 @@ STEP_TITLES: dict[Step, str] = {
     Step.BENCH: "Smoke benchmark",
     Step.PROMOTE: "Promote",
     Step.FINISH: "Finish",
-    Step.RESTORE: "Go back",
+    Step.RESTORE: "Converge to live",
 }
 
 #: Steps that a transition on the host can be resumed in.

@@ -18,13 +18,6 @@ from deployer.deploy.plan import Plan
 _GIB = 1024**3
 
 
-def ago(since: float | None, now: float | None = None) -> str:
-    """A moment in the past as `3 min ago`."""
-    if since is None:
-        return "unknown"
-    return f"{duration((now or time.time()) - since)} ago"
-
-
 def duration(seconds: float) -> str:
     """Seconds in the unit a person would use."""
     seconds = max(0.0, seconds)
@@ -66,7 +59,7 @@ def status_view(document: Json) -> RenderableType:
         mark = "[yellow]● changing[/yellow]"
     table.add_row(document["service"], f"{mark} on {escape(entry['host'])}")
     if live:
-        since = f", live since {ago(live['since'])}" if live["since"] else ""
+        since = f", live for {duration(time.time() - live['since'])}" if live["since"] else ""
         table.add_row(
             "live", f"{escape(live['profile'] or '?')} (release {escape(live['release'] or '?')}{since})"
         )
