@@ -221,7 +221,9 @@ def test_what_ignores_sigterm_is_killed_with_all_its_processes(place: Place) -> 
     assert 1.0 <= answer["seconds"] < 8.0
     assert [event["stage"] for event in events if event["stage"] in ("stopping", "killing")][-1] == "killing"
     state = observe(client)
-    assert (state.running, state.listeners, state.unit.active) == (None, (), "inactive")
+    # Practice hosts share the machine's network: what others listen to on their own addresses is seen here, too.
+    here = [item for item in state.listeners if item.address == place.address]
+    assert (state.running, here, state.unit.active) == (None, [], "inactive")
 
 
 def test_draining_waits_for_requests_in_flight_but_not_for_ever(place: Place) -> None:
