@@ -180,9 +180,7 @@ def expected_downtime(
     return None, "no earlier start of this service is on record"
 
 
-def make_plan(
-    state: ServiceState, trial: Trial, *, healthy: bool, comparable: Any, fingerprints: bool = True
-) -> Plan:
+def make_plan(state: ServiceState, trial: Trial, *, healthy: bool, comparable: Any) -> Plan:
     """Decide what an apply has to do. ``healthy``: the live server answers /health with 200 from its own unit."""
     live_name = state.live.release if state.live else None
     manifest = state.manifest(live_name)
