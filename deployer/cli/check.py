@@ -37,7 +37,7 @@ def check(app: App, profiles: tuple[str, ...], version: str | None) -> int:
       deployer check
       deployer check pp8-async --sglang 0.5.23
     """
-    flag_table(version)  # a version that is none is an error of its own
+    flag_table(version, app.flags_folder())  # a version that is none is an error of its own
     wanted = [app.profile(name) for name in profiles] if profiles else list_profiles(app.profile_folders())
     templates = template_folders(app.settings.templates)
     found = [
@@ -63,6 +63,7 @@ def examine(
             version,
             f"0001-{profile.name}",
             templates=templates,
+            learned=app.flags_folder(),
             resolve=lambda secret: "not-asked-for",
         )
     except ConfigError as error:

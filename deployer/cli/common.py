@@ -93,6 +93,13 @@ class App:
         """A site's own profiles come first, then the shipped ones."""
         return profile_folders(self.settings.profiles)
 
+    def flags_folder(self) -> Path | None:
+        """Where flag tables learned from hosts are: as set, else beside the inventory. It need not exist."""
+        settings = self.settings
+        if settings.flags is not None or settings.inventory is None:
+            return settings.flags
+        return settings.inventory.parent / "flags"
+
     def profile(self, name: str) -> Profile:
         return load_profile(name, self.profile_folders())
 
@@ -112,7 +119,9 @@ class App:
         service = self.service()
         host = self.inventory.host(service.host)
         templates = template_folders(self.settings.templates)
-        return Session(service, host, self.connect, command=command, templates=templates)
+        return Session(
+            service, host, self.connect, command=command, templates=templates, learned=self.flags_folder()
+        )
 
     def reporter(self) -> Reporter:
         if self.as_json and not sys.stderr.isatty():

@@ -19,6 +19,7 @@ from deployer.errors import UsageError
 from deployer.report.bench_table import comparison_document, comparison_view
 from deployer.report.views import history_view, profiles_view, status_view
 from deployer.sglang.arguments import profile_listing
+from deployer.sglang.versions import flag_table
 
 
 @click.command()
@@ -149,8 +150,11 @@ def profiles(app: App, version: str | None) -> int:
       deployer profiles
       deployer profiles --sglang 0.5.23 --json
     """
-    entries = profile_listing(app.profile_folders(), version)
-    app.show({"profiles": entries}, profiles_view(entries))
+    learned = app.flags_folder()
+    entries = profile_listing(app.profile_folders(), version, learned)
+    note = flag_table(version, learned).note if version is not None else None
+    notes = [note] if note else []
+    app.show({"profiles": entries, "notes": notes}, profiles_view(entries, notes))
     return 0
 
 

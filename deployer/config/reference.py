@@ -52,8 +52,8 @@ lacks is refused, with the first version that has it.
 
 `[extra_args]`, here and in a service, takes any other flag by its name: `trust-remote-code = true`,
 `tool-call-parser = "kimi_k2"`, `lora-paths = ["a", "b"]`, and a table where the flag wants JSON. `true` gives the flag
-alone, `false` leaves it out. Names, types and choices are checked against the version's own flags. What a field says
-cannot be said here again, and secrets cannot be given here.
+alone, `false` leaves it out. Names (in full: no abbreviations), types and choices are checked against the version's own
+flags ([sglang.md](sglang.md)). What a field says cannot be said here again, and secrets cannot be given here.
 """
 
 _GATE = """

@@ -47,6 +47,10 @@ with warnings.catch_warnings():
         inventory: LocalPath | None = Field(None, description="the inventory")
         profiles: LocalPath | None = Field(None, description="folder of the site's own profiles")
         templates: LocalPath | None = Field(None, description="folder of the site's own templates")
+        flags: LocalPath | None = Field(
+            None,
+            description="folder of flag tables learned from hosts (default: `flags` beside the inventory)",
+        )
         service: str | None = Field(None, description="the service that is meant")
         json: bool = Field(False, description="one JSON document on standard output")  # type: ignore[assignment]
         yes: bool = Field(False, description="do not ask before something live restarts")
@@ -151,7 +155,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _at(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
     """The values with relative paths made relative to the folder of their file."""
-    paths = ("inventory", "profiles", "templates")
+    paths = ("inventory", "profiles", "templates", "flags")
     return {
         name: str(folder / value) if name in paths and value and not value.startswith("~") else value
         for name, value in values.items()

@@ -44,7 +44,13 @@ def make_trial(
     release = f"{number:04d}-{profile.name}"
     version = observed.engine.sglang if observed.engine else None
     bundle = build_bundle(
-        service, session.host_config, profile, version, release, templates=session.templates
+        service,
+        session.host_config,
+        profile,
+        version,
+        release,
+        templates=session.templates,
+        learned=session.learned,
     )
     model = observed.model
     bench = effective_bench(service, profile).model_dump()

@@ -68,6 +68,7 @@ class Session:
         *,
         command: str,
         templates: Sequence[Path] | None = None,
+        learned: Path | None = None,
     ) -> None:
         self.service = service
         self.host_config = host_config
@@ -75,6 +76,7 @@ class Session:
         #: Whether anything on the host may have been changed by now.
         self.changing = False
         self.templates = templates
+        self.learned = learned
         self._connect = connect
         self._heartbeat: Heartbeat | None = None
         self._grant: LeaseGrant | None = None

@@ -225,8 +225,8 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     console.print(f"[{colour}]{escape(outcome.message)}[/{colour}]", highlight=False)
 
 
-def profiles_view(entries: Iterable[Json]) -> RenderableType:
-    """Profiles with what they come to."""
+def profiles_view(entries: Iterable[Json], notes: Iterable[str] = ()) -> RenderableType:
+    """Profiles with what they come to, and remarks on all of them."""
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for name in ("profile", "what it is", "arguments"):
         table.add_column(name, overflow="fold")
@@ -239,4 +239,4 @@ def profiles_view(entries: Iterable[Json]) -> RenderableType:
             if item["arguments"] is not None
             else f"[red]{escape(item['problem'])}[/red]",
         )
-    return table
+    return Group(table, *(f"[yellow]note[/yellow] {escape(note)}" for note in notes))

@@ -46,6 +46,7 @@ DP = _concept("parallelism.dp", "--dp-size")
 DP_ATTENTION = _concept("parallelism.dp_attention", "--attn-dp-size", "--dp-size --enable-dp-attention")
 EP = _concept("parallelism.ep", "--ep-size")
 EP_MOE = _concept("parallelism.ep", "--enable-ep-moe")
+DEEPEP = _concept("moe.a2a_backend", "--enable-deepep-moe")
 DEPTH = _concept("pipeline.async_batch_depth", "--pp-async-batch-depth")
 MICRO_BATCH = _concept("pipeline.max_micro_batch_size", "--pp-max-micro-batch-size", "--max-micro-batch-size")
 RUNNING = _concept("limits.max_running_requests", "--max-running-requests")
@@ -69,7 +70,7 @@ NODES = _concept("deployer (a service runs on one host)", "--nnodes", "--node-ra
 DECODE_LOG = _concept("extra_args.decode-log-interval", "--decode-log-interval")
 
 CONCEPTS = (
-    MODEL, NAME, BIND, PORT, TP, PP, DP, DP_ATTENTION, EP, EP_MOE, DEPTH, MICRO_BATCH, RUNNING, TOKENS, CONTEXT,
+    MODEL, NAME, BIND, PORT, TP, PP, DP, DP_ATTENTION, EP, EP_MOE, DEEPEP, DEPTH, MICRO_BATCH, RUNNING, TOKENS, CONTEXT,
     GRAPHS_OFF, GRAPH_BATCH, FRACTION, CHUNK, KV_TYPE, ATTENTION, A2A, RUNNER, QUANTIZATION, CONFIG, API_KEY, NODES,
 )  # fmt: skip
 #: Every option that a typed field renders -> that field.
@@ -99,8 +100,10 @@ class LaunchArguments:
 class _Rendering:
     """Collects words, what they ask for, and everything that is wrong."""
 
-    def __init__(self, table: FlagTable) -> None:
+    def __init__(self, table: FlagTable, learned: Path | None) -> None:
         self.table = table
+        self.learned = learned
+        self.remarks: list[str] = []
         self.argv: list[str] = []
         self.requested: dict[str, Any] = {}
         self.problems: list[Problem] = []
@@ -122,18 +125,24 @@ class _Rendering:
             return
         for option, flag in flags:
             try:
-                words, effective = extra.render(flag, option, True if flag.switch else value)
+                words, effective = extra.render(flag, option, True if flag.switch else value, self.remark)
             except ValueError as error:
-                self.refuse(concept.field, f"{error} (SGLang {self.table.version})")
+                self.refuse(concept.field, f"{error} ({self.table.title})")
                 return
             self.argv += words
             if show:
                 self.requested[flag.info_name] = effective
 
+    @property
+    def remark(self) -> extra.Remark | None:
+        """Where a value outside of the known choices is remarked upon; None: it is refused."""
+        return None if self.table.strict else self.remarks.append
+
     def lacking(self, concept: Concept) -> str:
-        versions = sorted({version for spelling in concept.spellings for version in history(spelling[0])})
+        options = [spelling[0] for spelling in concept.spellings]
+        versions = sorted({version for option in options for version in history(option, self.learned)})
         later = [version for version in versions if version > self.table.version]
-        text = f"SGLang {self.table.version} has no {concept.spellings[0][0]}"
+        text = f"{self.table.title} has no {concept.spellings[0][0]}"
         if later:
             return f"{text}; SGLang {later[0]} is the first known version that has it"
         return text + (f"; SGLang {versions[-1]} is the last known version that has it" if versions else "")
@@ -145,14 +154,16 @@ class _Rendering:
             self.problems.append(Problem(tuple(path.split(".")), text))
 
 
-def launch_arguments(profile: Profile, service: ServiceConfig, version: str | None) -> LaunchArguments:
+def launch_arguments(
+    profile: Profile, service: ServiceConfig, version: str | None, learned: Path | None = None
+) -> LaunchArguments:
     """The command line that runs ``profile`` as ``service`` under a version of SGLang.
 
-    ``version`` None is for previews: the newest known one is taken. ConfigError with all that does not fit: concepts
-    the version lacks, values it does not allow, flags in extra_args that it has not or that are not theirs to set.
+    ``version`` None is for previews: the newest known one is taken. ``learned`` is the folder of the site's own flag
+    tables. ConfigError with all that does not fit: concepts the version lacks, values it does not allow, flags in
+    extra_args that it has not or that are not theirs to set.
     """
-    table = flag_table(version)
-    out = _Rendering(table)
+    out = _Rendering(flag_table(version, learned), learned)
     out.add(MODEL, service.model)
     out.add(NAME, service.served_model_name)
     out.add(BIND, service.bind)
@@ -160,9 +171,9 @@ def launch_arguments(profile: Profile, service: ServiceConfig, version: str | No
     return _finish(out, profile, {**profile.extra_args, **service.extra_args}, service)
 
 
-def profile_arguments(profile: Profile, version: str | None) -> LaunchArguments:
+def profile_arguments(profile: Profile, version: str | None, learned: Path | None = None) -> LaunchArguments:
     """What a profile itself asks for, without model, address and program: for lists of profiles."""
-    return _finish(_Rendering(flag_table(version)), profile, profile.extra_args, None)
+    return _finish(_Rendering(flag_table(version, learned), learned), profile, profile.extra_args, None)
 
 
 def _finish(
@@ -170,10 +181,10 @@ def _finish(
 ) -> LaunchArguments:
     notes = [out.table.note] if out.table.note else []
     _concepts(out, profile, notes)
-    matched, wrong = extra.check_names(extra_args, out.table, OWNED)
+    matched, wrong = extra.check_names(extra_args, out.table, OWNED, out.learned)
     if profile.parallelism.pp > 1 and DECODE_LOG.spellings[0][0] not in {option for option, *_ in matched}:
         out.add(DECODE_LOG, log_interval(profile.loop_size))
-    argv, shows, wrong_values = extra.words(matched)
+    argv, shows, wrong_values = extra.words(matched, out.remark)
     out.argv += argv
     out.requested |= shows
     out.problems += [Problem(("extra_args", key), text) for key, text in wrong + wrong_values]
@@ -182,20 +193,25 @@ def _finish(
         if out.flags(CONFIG):
             secret_config["api-key"] = service.api_key
         else:
-            first = history("--config")[0]
+            first = history("--config", out.learned)[0]
             out.problems.append(
                 Problem(
                     (),
-                    f"service {service.name}: api_key: SGLang {out.table.version} takes the key only on its command "
+                    f"service {service.name}: api_key: {out.table.title} takes the key only on its command "
                     f"line, where everybody on the host can read it; SGLang {first} is the first that takes it "
                     "from a file",
                 )
             )
     if out.problems:
         where = f"profile {profile.name}" + (f" for service {service.name}" if service else "")
-        raise complain(
-            where, out.problems, remedy="correct the profile, or take one that fits this SGLang version"
-        )
+        remedy = "correct the profile, or take one that fits this SGLang version"
+        if out.table.note:
+            remedy += "; its flags are not known exactly: `deployer sglang learn` reads them from the host"
+        raise complain(where, out.problems, remedy=remedy)
+    notes += [
+        f"{text}; the list for {out.table.title} may be incomplete, so SGLang itself decides"
+        for text in out.remarks
+    ]
     program = [service.engine.python, "-m", "sglang.launch_server"] if service is not None else []
     return LaunchArguments([*program, *out.argv], secret_config, notes, out.requested, out.table)
 
@@ -226,29 +242,32 @@ def _concepts(out: _Rendering, profile: Profile, notes: list[str]) -> None:
     out.add(CHUNK, memory.chunked_prefill_size, show=not sizes.dp_attention)
     out.add(KV_TYPE, memory.kv_cache_dtype)
     out.add(ATTENTION, profile.attention.backend)
-    out.add(A2A, profile.moe.a2a_backend)
-    out.add(RUNNER, profile.moe.runner_backend)
     out.add(QUANTIZATION, profile.quantization)
 
 
 def _experts(out: _Rendering, profile: Profile) -> None:
-    sizes = profile.parallelism
-    if sizes.ep == 1:
-        return
+    """Expert parallelism. Before 0.5.2 it was on or off, over the whole tensor parallel group."""
+    sizes, moe = profile.parallelism, profile.moe
     first = parse_version("0.5.2")
-    if out.table.version < first:
-        # Older versions spread the experts over all of the tensor parallel group, or not at all.
-        if sizes.ep != sizes.tp:
-            out.refuse(
-                EP.field,
-                f"found {sizes.ep}; SGLang {out.table.version} knows only ep = tp; "
-                f"SGLang {first} is the first known version that has other sizes",
-            )
-            return
-        out.add(EP, sizes.ep)
-        out.add(EP_MOE, True)
+    if out.table.version >= first:
+        out.add(EP, sizes.ep if sizes.ep > 1 else None)
+        out.add(A2A, moe.a2a_backend)
+        out.add(RUNNER, moe.runner_backend)
         return
-    out.add(EP, sizes.ep)
+    deepep = moe.a2a_backend == "deepep"
+    if sizes.ep not in (1, sizes.tp):
+        out.refuse(
+            EP.field,
+            f"found {sizes.ep}; {out.table.title} knows only ep = tp; "
+            f"SGLang {first} is the first known version that has other sizes",
+        )
+    elif sizes.ep > 1:
+        out.add(EP, sizes.ep)
+        out.add(EP_MOE, None if deepep else True)
+    out.add(DEEPEP, True if deepep else None)
+    # What later versions call the default is what these do unasked.
+    out.add(A2A, None if deepep or moe.a2a_backend == "none" else moe.a2a_backend)
+    out.add(RUNNER, None if moe.runner_backend == "auto" else moe.runner_backend)
 
 
 def check_sizes(profile: Profile) -> list[tuple[tuple[str, str], str]]:
@@ -303,27 +322,31 @@ def log_interval(loop_size: int) -> int:
     return interval
 
 
-def profile_rows(profiles: Iterable[Profile], version: str | None) -> list[dict[str, Any]]:
+def profile_rows(
+    profiles: Iterable[Profile], version: str | None, learned: Path | None = None
+) -> list[dict[str, Any]]:
     """What a list of profiles shows: name, description, where it comes from, GPUs, and arguments for a version.
 
     A profile that does not fit the version has no arguments, and says why under ``problem``. ConfigError when the
     version is none, or too old to be known.
     """
-    flag_table(version)
-    return [_row(profile, version) for profile in profiles]
+    flag_table(version, learned)
+    return [_row(profile, version, learned) for profile in profiles]
 
 
-def profile_listing(folders: Sequence[Path], version: str | None) -> list[dict[str, Any]]:
+def profile_listing(
+    folders: Sequence[Path], version: str | None, learned: Path | None = None
+) -> list[dict[str, Any]]:
     """The rows of `profile_rows` for all profiles in folders, by name.
 
     One that cannot be read has a row too: its ``problem`` says why, and ``gpus`` and ``arguments`` are None.
     ConfigError as in `profile_rows`, and when a folder cannot be read.
     """
-    flag_table(version)
+    flag_table(version, learned)
     rows = []
     for name in profile_names(folders):
         try:
-            rows.append(_row(load_profile(name, folders), version))
+            rows.append(_row(load_profile(name, folders), version, learned))
         except ConfigError as error:
             empty: dict[str, Any] = {
                 "description": "",
@@ -331,12 +354,13 @@ def profile_listing(folders: Sequence[Path], version: str | None) -> list[dict[s
                 "gpus": None,
                 "gate": {},
                 "arguments": None,
+                "notes": [],
             }
             rows.append({"name": name, **empty, "problem": error.message})
     return rows
 
 
-def _row(profile: Profile, version: str | None) -> dict[str, Any]:
+def _row(profile: Profile, version: str | None, learned: Path | None = None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": profile.name,
         "description": profile.description,
@@ -345,9 +369,11 @@ def _row(profile: Profile, version: str | None) -> dict[str, Any]:
         "gate": dict(profile.gate),
         "arguments": None,
         "problem": None,
+        "notes": [],
     }
     try:
-        row["arguments"] = profile_arguments(profile, version).argv
+        found = profile_arguments(profile, version, learned)
+        row["arguments"], row["notes"] = found.argv, found.notes
     except ConfigError as error:
         row["problem"] = error.message
     return row

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from deployer.config.problems import nearest, printable, shown, unknown
 from deployer.sglang.versions import Flag, FlagTable, history
+
+#: Takes a sentence for the operator.
+Remark = Callable[[str], None]
 
 _NAME = re.compile(r"-{0,2}([A-Za-z0-9][A-Za-z0-9_-]*)")
 _SECRET_NAME = re.compile(
@@ -42,23 +46,37 @@ def secret_looking(option: str, value: Any) -> bool:
     return isinstance(value, str) and _SECRET_VALUE.search(value) is not None
 
 
-def missing(option: str, table: FlagTable) -> str:
+def missing(option: str, table: FlagTable, owned: Mapping[str, str], learned: Path | None = None) -> str:
     """The sentence about an option that a version does not have."""
-    versions = history(option)
-    text = f"SGLang {table.version} has no {option}"
+    versions = history(option, learned)
+    text = f"{table.title} has no {option}"
     if versions and versions[0] > table.version:
         return f"{text}; SGLang {versions[0]} is the first known version that has it"
+    near = nearest(option, table.by_name)
     if versions:
-        near = nearest(option, table.by_name)
         return f"{text}; SGLang {versions[-1]} is the last known version that has it" + (
             f" (now perhaps {near})" if near else ""
         )
-    near = nearest(option, table.by_name)
+    if full := sorted(name for name in table.by_name if name.startswith(option)):
+        return _abbreviation(option, full, owned)
     return text + (f"; did you mean {near}?" if near else "")
 
 
-def render(flag: Flag, option: str, value: Any) -> tuple[list[str], Any]:
-    """The words of one flag, and the value ``/server_info`` will show. ValueError says what is wrong with it."""
+def _abbreviation(option: str, full: Sequence[str], owned: Mapping[str, str]) -> str:
+    """SGLang's parser takes abbreviations: what is one today is ambiguous in the next version."""
+    if len(full) == 1:
+        field = f" (set by {owned[full[0]]})" if full[0] in owned else ""
+        return f"{option} is an abbreviation; the full name is {full[0]}{field}"
+    listed = ", ".join(full[:5]) + (", ..." if len(full) > 5 else "")
+    ours = next((f"; {name} is set by {owned[name]}" for name in full if name in owned), "")
+    return f"{option} is an abbreviation of {len(full)} flags; write one in full: {listed}{ours}"
+
+
+def render(flag: Flag, option: str, value: Any, remark: Remark | None = None) -> tuple[list[str], Any]:
+    """The words of one flag, and the value ``/server_info`` will show. ValueError says what is wrong with it.
+
+    A value that is not among the choices is wrong, or with ``remark`` only remarked upon.
+    """
     if flag.action == "DeprecatedAction":
         raise ValueError(f"{option} does nothing any more in this version; remove it")
     if flag.action == "BooleanOptionalAction" or flag.switch:
@@ -68,14 +86,14 @@ def render(flag: Flag, option: str, value: Any) -> tuple[list[str], Any]:
     if flag.nargs in ("+", "*"):
         if flag.nargs == "+" and not value:
             raise ValueError("found an empty list, allowed is one value or more")
-        items = [_one(flag, item) for item in value]
+        items = [_one(flag, item, remark) for item in value]
         for text, _ in items:
             if text.startswith("-") and not _NEGATIVE.fullmatch(text):
                 raise ValueError(f"an item must not begin with - (found {shown(text)})")
         return [option, *(text for text, _ in items)], [item for _, item in items]
     if flag.nargs == "?" and isinstance(value, bool):
         return _switch(flag, option, value)
-    text, effective = _one(flag, value)
+    text, effective = _one(flag, value, remark)
     if text.startswith("-") and not _NEGATIVE.fullmatch(text):
         return [f"{option}={text}"], effective
     return [option, text], effective
@@ -91,7 +109,7 @@ def _switch(flag: Flag, option: str, value: Any) -> tuple[list[str], Any]:
     return [], False
 
 
-def _one(flag: Flag, value: Any) -> tuple[str, Any]:
+def _one(flag: Flag, value: Any, remark: Remark | None) -> tuple[str, Any]:
     """One value as a word, and as ``/server_info`` will show it."""
     kind = flag.type or "str"
     if kind in _JSON_TYPES:
@@ -117,7 +135,15 @@ def _one(flag: Flag, value: Any) -> tuple[str, Any]:
     else:
         raise ValueError(f"found {shown(value)}, allowed is text")
     if flag.choices is not None and effective not in flag.choices:
-        raise ValueError(unknown(text, map(str, flag.choices), kind=f"found {shown(value)}, not a choice"))
+        if remark is None:
+            raise ValueError(
+                unknown(text, map(str, flag.choices), kind=f"found {shown(value)}, not a choice")
+            )
+        near = nearest(text, map(str, flag.choices))
+        remark(
+            f"{shown(value)} is not among the known choices of {flag.names[0]}"
+            + (f" (did you mean {near}?)" if near else "")
+        )
     return text, effective
 
 
@@ -143,7 +169,7 @@ def _json(kind: str, value: Any) -> tuple[str, Any]:
 
 
 def check_names(
-    extra: Mapping[str, Any], table: FlagTable, owned: Mapping[str, str]
+    extra: Mapping[str, Any], table: FlagTable, owned: Mapping[str, str], learned: Path | None = None
 ) -> tuple[list[tuple[str, Flag, str, Any]], list[tuple[str, str]]]:
     """Match keys of [extra_args] with flags.
 
@@ -164,7 +190,7 @@ def check_names(
         elif option in owned:
             wrong.append((key, f"{option} is set by {owned[option]}"))
         elif option not in table.by_name:
-            wrong.append((key, missing(option, table)))
+            wrong.append((key, missing(option, table, owned, learned)))
         else:
             flag = table.by_name[option]
             name = flag.names[0]
@@ -184,7 +210,7 @@ def _secret_remedy(option: str) -> str:
 
 
 def words(
-    items: Sequence[tuple[str, Flag, str, Any]],
+    items: Sequence[tuple[str, Flag, str, Any]], remark: Remark | None = None
 ) -> tuple[list[str], dict[str, Any], list[tuple[str, str]]]:
     """Render matched flags: the words, what ``/server_info`` will show, what is wrong as (key, sentence)."""
     argv: list[str] = []
@@ -192,7 +218,7 @@ def words(
     wrong: list[tuple[str, str]] = []
     for option, flag, key, value in items:
         try:
-            rendered, effective = render(flag, option, value)
+            rendered, effective = render(flag, option, value, remark)
         except ValueError as error:
             wrong.append((key, str(error)))
             continue

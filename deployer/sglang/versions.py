@@ -1,6 +1,7 @@
 """SGLang's versions, and the command-line flags each of them has.
 
-The tables in ``data/args-<version>.json`` were taken from the versions' own parsers.
+The tables in ``data/args-<version>.json`` ship with deployer; a site may have learned others from its hosts
+(`learned_tables`), which come first.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from functools import cache, cached_property, total_ordering
 from pathlib import Path
 from typing import Any
 
+from deployer.config.files import FILE_LIMIT, read_regular
 from deployer.config.problems import printable
 from deployer.errors import ConfigError
 
+#: The layout of a learned table.
+SCHEMA = 1
 _DATA = Path(__file__).resolve().parent / "data"
+_TABLE_FILE = re.compile(r"args-.*\.json")
+_OPTION = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VERSION = re.compile(
     r"v?(?P<release>\d+(?:\.\d+){1,5})"
     r"(?:[-_.]?(?P<pre>a|b|rc)\.?(?P<pre_n>\d+))?(?:\.post(?P<post>\d+))?(?:\.dev(?P<dev>\d+))?"
@@ -101,70 +107,177 @@ class Flag:
 
 @dataclass(frozen=True)
 class FlagTable:
-    """All flags of one version. ``note`` says so when the table is that of an earlier version than asked for."""
+    """All flags of one version. ``note`` says so when the table is that of another version than asked for."""
 
     version: Version
     asked: Version
     flags: tuple[Flag, ...]
     note: str | None = None
+    #: Whether the lists of choices are known to be all: read from the version's running parser.
+    complete: bool = False
+    #: The file it was learned into; None: it ships with deployer.
+    learned: Path | None = None
 
     @cached_property
     def by_name(self) -> Mapping[str, Flag]:
         """Option string (``--tp-size``) -> flag."""
         return {name: flag for flag in self.flags for name in flag.names}
 
+    @property
+    def title(self) -> str:
+        """The version for a sentence, and whose flags were taken where that is another."""
+        if self.version == self.asked:
+            return f"SGLang {self.version}"
+        return f"SGLang {self.asked} (by the flags of {self.version})"
 
-@cache
-def known_versions() -> tuple[Version, ...]:
+    @property
+    def strict(self) -> bool:
+        """Whether a value outside of the choices can be refused.
+
+        Choices of the older shipped tables were read from SGLang's source, which extends some of them as it runs, and
+        a neighbouring version may have others: only a table that was read from the running parser of this very
+        version is sure of them.
+        """
+        return self.complete and self.version == self.asked
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """Where the flags of a version are: shipped with deployer, or learned from a host."""
+
+    version: Version
+    path: Path
+    learned: bool
+
+
+def known_tables(learned: Path | None = None) -> tuple[TableFile, ...]:
+    """The tables there are, oldest version first. Of two for one version the learned one counts.
+
+    ``learned`` is the folder of the site's own tables; one that does not exist has none. ConfigError when it cannot
+    be read or a file in it is not named after a version.
+    """
+    found = {version: TableFile(version, path, False) for version, path in _shipped()}
+    for path in _learned_files(learned):
+        try:
+            version = parse_version(_version_of(path))
+        except ConfigError:
+            raise ConfigError(
+                f"{printable(str(path), 400)} is not named after a version of SGLang",
+                remedy="flag tables are named like args-0.5.12.post1.json; rename or remove it",
+            ) from None
+        found[version] = TableFile(version, path, True)
+    return tuple(found[version] for version in sorted(found))
+
+
+def known_versions(learned: Path | None = None) -> tuple[Version, ...]:
     """The versions whose flags are known, oldest first."""
-    names = (path.name.removeprefix("args-").removesuffix(".json") for path in _DATA.glob("args-*.json"))
-    return tuple(sorted(parse_version(name) for name in names))
+    return tuple(table.version for table in known_tables(learned))
 
 
-@cache
-def _flags(version: str) -> tuple[Flag, ...]:
-    data = json.loads((_DATA / f"args-{version}.json").read_text(encoding="utf-8"))
-    return tuple(
-        Flag(
-            names=tuple(item["names"]),
-            dest=item["dest"],
-            type=item.get("type"),
-            action=item.get("action"),
-            nargs=item.get("nargs"),
-            choices=tuple(item["choices"]) if "choices" in item else None,
-            default=item.get("default"),
-            deprecated=item.get("deprecated", False),
-        )
-        for item in data["flags"]
-    )
-
-
-@cache
-def flag_table(version: str | None) -> FlagTable:
+def flag_table(version: str | None, learned: Path | None = None) -> FlagTable:
     """The flags of a version, or of the nearest known version before it. None means the newest known.
 
-    ConfigError when the version is older than all that are known.
+    ``learned`` as in `known_tables`. ConfigError when the version is older than all that are known, or its table is
+    damaged.
     """
-    known = known_versions()
+    known = known_tables(learned)
     if version is None:
         newest = known[-1]
-        note = f"the SGLang version on the host is not known; flags are those of {newest}"
-        return FlagTable(newest, newest, _flags(newest.text), note)
+        note = f"the SGLang version on the host is not known; flags are those of {newest.version}"
+        return _table(newest, newest.version, note)
     asked = parse_version(version)
-    fitting = [candidate for candidate in known if candidate <= asked]
+    fitting = [candidate for candidate in known if candidate.version <= asked]
     if not fitting:
         raise ConfigError(
-            f"SGLang {asked} is older than {known[0]}, the oldest version whose flags are known",
-            remedy="install a later SGLang on the host",
+            f"SGLang {asked} is older than {known[0].version}, the oldest version whose flags are known",
+            remedy="install a later SGLang on the host, or read its flags with `deployer sglang learn`",
         )
     found = fitting[-1]
     inexact: str | None = None
-    if found != asked:
-        inexact = f"the flags of SGLang {asked} are not known exactly; those of {found} were used"
-    return FlagTable(found, asked, _flags(found.text), inexact)
+    if found.version != asked:
+        inexact = (
+            f"the flags of SGLang {asked} are not known exactly; those of {found.version} were used "
+            "(`deployer sglang learn` reads them from the host)"
+        )
+    return _table(found, asked, inexact)
+
+
+def history(option: str, learned: Path | None = None) -> tuple[Version, ...]:
+    """The known versions that have an option, oldest first."""
+    tables = (flag_table(version.text, learned) for version in known_versions(learned))
+    return tuple(table.version for table in tables if option in table.by_name)
+
+
+def _table(file: TableFile, asked: Version, note: str | None) -> FlagTable:
+    if not file.learned:
+        complete, flags = _read(file.path)
+        return FlagTable(file.version, asked, flags, note, complete)
+    try:
+        info = file.path.stat()
+        complete, flags = _read_learned(file.path, info.st_mtime_ns, info.st_size)
+    except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or printable(f"{type(error).__name__}: {error}", 200)
+        raise ConfigError(
+            f"the flag table {printable(str(file.path), 400)} is damaged: {why}",
+            remedy="read it from the host again with `deployer sglang learn`, or remove the file",
+        ) from None
+    return FlagTable(file.version, asked, flags, note, complete, file.path)
 
 
 @cache
-def history(option: str) -> tuple[Version, ...]:
-    """The known versions that have an option, oldest first."""
-    return tuple(version for version in known_versions() if option in flag_table(version.text).by_name)
+def _shipped() -> tuple[tuple[Version, Path], ...]:
+    return tuple((parse_version(_version_of(path)), path) for path in _DATA.glob("args-*.json"))
+
+
+def _learned_files(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    try:
+        return sorted(path for path in folder.iterdir() if _TABLE_FILE.fullmatch(path.name))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(
+            f"the folder of flag tables {printable(str(folder), 400)} cannot be read: {error.strerror}",
+            remedy="check its permissions, or correct the setting `flags`",
+        ) from None
+
+
+def _version_of(path: Path) -> str:
+    return path.name.removeprefix("args-").removesuffix(".json")
+
+
+@cache
+def _read(path: Path) -> tuple[bool, tuple[Flag, ...]]:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return data.get("choices") == "complete", tuple(_flag(item) for item in data["flags"])
+
+
+@cache
+def _read_learned(path: Path, changed: int, size: int) -> tuple[bool, tuple[Flag, ...]]:
+    """A learned table, whose file may be anything; read again when it ``changed``. ValueError says what is wrong."""
+    data = json.loads(read_regular(path, FILE_LIMIT))
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {data['schema']!r}, known is {SCHEMA}")
+    if parse_version(str(data["version"])) != parse_version(_version_of(path)):
+        raise ValueError(f"it is that of SGLang {data['version']}")
+    flags = tuple(_flag(item) for item in data["flags"])
+    for flag in flags:
+        if not flag.names or not all(_OPTION.fullmatch(name) for name in flag.names) or not flag.dest:
+            raise ValueError(f"{flag.names!r} are no names of a flag")
+    if "--model-path" not in {name for flag in flags for name in flag.names}:
+        raise ValueError("it has no --model-path")
+    return True, flags
+
+
+def _flag(item: Mapping[str, Any]) -> Flag:
+    return Flag(
+        names=tuple(item["names"]),
+        dest=item["dest"],
+        type=item.get("type"),
+        action=item.get("action"),
+        nargs=item.get("nargs"),
+        choices=tuple(item["choices"]) if item.get("choices") is not None else None,
+        default=item.get("default"),
+        deprecated=item.get("deprecated", False),
+    )

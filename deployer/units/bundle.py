@@ -74,13 +74,14 @@ def build_bundle(
     start_seconds: float | None = None,
     *,
     templates: Sequence[Path] | None = None,
+    learned: Path | None = None,
     resolve: Callable[[Secret], str] = Secret.resolve,
 ) -> Bundle:
     """Render a release of ``profile`` for ``service``.
 
     ``version`` is SGLang's on the host (None: a preview); ``start_seconds`` how long a start takes there, if known;
-    ``templates`` the folders of templates (see `template_folders`); ``resolve`` gets secrets (for a preview, something
-    that shows none). ConfigError with what cannot be.
+    ``templates`` the folders of templates (see `template_folders`); ``learned`` that of the site's own flag tables;
+    ``resolve`` gets secrets (for a preview, something that shows none). ConfigError with what cannot be.
     """
     if not _RELEASE.fullmatch(release):
         raise ConfigError(
@@ -89,7 +90,7 @@ def build_bundle(
     notes = []
     if remark := check_gpus(profile, service, host):
         notes.append(remark)
-    arguments = launch_arguments(profile, service, version)
+    arguments = launch_arguments(profile, service, version, learned)
     notes += arguments.notes
     folder = PurePosixPath(STATE_ROOT) / service.name / "releases" / release
     argv = list(arguments.argv)

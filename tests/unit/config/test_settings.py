@@ -47,6 +47,7 @@ def test_sources_are_merged_key_by_key(tmp_path: Path, monkeypatch: pytest.Monke
         "inventory": tmp_path / "i.toml",
         "profiles": tmp_path / "p",
         "templates": None,
+        "flags": None,
         "service": None,
         "json": True,
         "yes": True,

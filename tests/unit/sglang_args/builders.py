@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +30,7 @@ def profile(**tables: Any) -> Profile:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises ValueError instead of ending the process, and takes no abbreviations."""
+    """argparse that raises ValueError instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -44,9 +45,10 @@ _TYPES: dict[str | None, Callable[[str], Any]] = {
 }
 
 
-def parser(version: str) -> Parser:
-    """A parser with exactly the version's flags."""
-    made = Parser(allow_abbrev=False)
+@cache
+def parser(version: str, *, abbreviations: bool = False) -> Parser:
+    """A parser with exactly the version's flags; SGLang's own takes ``abbreviations``."""
+    made = Parser(allow_abbrev=abbreviations)
     for flag in flag_table(version).flags:
         options: dict[str, Any] = {"dest": flag.dest, "default": argparse.SUPPRESS}
         if flag.action == "BooleanOptionalAction":

@@ -84,6 +84,8 @@ def test_shipped_profiles_are_understood_by_every_version(name: str, version: st
         ({"parallelism": {"tp": 8, "dp": 4, "dp_attention": True}}, "0.5.23", ["--attn-dp-size", "4"]),
         ({"parallelism": {"dp": 4}}, "0.5.23", ["--dp-size", "4"]),
         ({"parallelism": {"tp": 8, "ep": 8}}, "0.4.6.post5", ["--ep-size", "8", "--enable-ep-moe"]),
+        ({"parallelism": {"tp": 8, "ep": 8}, "moe": {"a2a_backend": "deepep", "runner_backend": "auto"}}, "0.4.6.post5",
+         ["--ep-size", "8", "--enable-deepep-moe"]),
         ({"parallelism": {"tp": 8, "ep": 4}}, "0.5.2", ["--ep-size", "4"]),
         ({"moe": {"a2a_backend": "mooncake"}}, "0.5.9", ["--moe-a2a-backend", "mooncake"]),
         ({"memory": {"mem_fraction_static": 0.9, "chunked_prefill_size": -1}}, "0.5.9",
@@ -107,7 +109,8 @@ def test_spelling_by_version(tables: dict[str, Any], version: str, words: list[s
     [
         ({"parallelism": {"pp": 2}, "pipeline": {"async_batch_depth": 2}}, "0.5.5",
          ["pipeline.async_batch_depth", "no --pp-async-batch-depth", "0.5.9"]),
-        ({"moe": {"a2a_backend": "deepep"}}, "0.4.6.post5", ["no --moe-a2a-backend", "0.5.2"]),
+        ({"moe": {"a2a_backend": "mooncake"}}, "0.4.6.post5", ["no --moe-a2a-backend", "0.5.2"]),
+        ({"moe": {"runner_backend": "triton"}}, "0.4.6.post5", ["no --moe-runner-backend", "0.5.2"]),
         ({"moe": {"runner_backend": "marlinn"}}, "0.5.23", ["moe.runner_backend", "did you mean marlin?"]),
         ({"attention": {"backend": "cutlass_mla"}}, "0.5.23", ["attention.backend", "not a choice"]),
         ({"parallelism": {"tp": 8, "ep": 3}}, "0.5.23", ["parallelism.ep", "does not divide tp = 8"]),
@@ -130,7 +133,7 @@ def test_what_cannot_be(tables: dict[str, Any], version: str, words: list[str]) 
 def test_all_problems_at_once() -> None:
     wrong = profile(parallelism={"tp": 8, "ep": 3}, attention={"backend": "x"}, extra_args={"foo": 1})
     with pytest.raises(ConfigError, match="3 problems"):
-        launch_arguments(wrong, service(), "0.5.9")
+        launch_arguments(wrong, service(), "0.5.23")
 
 
 def test_names_and_order_are_stable() -> None:

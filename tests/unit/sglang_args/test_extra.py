@@ -54,7 +54,11 @@ def test_values() -> None:
 @pytest.mark.parametrize(
     ("extra", "wanted"),
     [
-        ({"trust-remote-cod": True}, ["extra_args.trust-remote-cod: ", "did you mean --trust-remote-code?"]),
+        ({"trust-remote-cod": True}, ["extra_args.trust-remote-cod: ", "full name is --trust-remote-code"]),
+        ({"trust-remote-coed": True}, ["did you mean --trust-remote-code?"]),
+        ({"mem-frac": 0.5}, ["the full name is --mem-fraction-static (set by memory.mem_fraction_static)"]),
+        ({"tp": 8}, ["the full name is --tp-size (set by parallelism.tp)"]),
+        ({"cuda-graph-max": 8}, ["abbreviation of ", "--cuda-graph-max-bs-decode is set by cuda_graph"]),
         ({"stream-output": True}, ["0.5.16 is the last known version"]),
         ({"cuda-graph-bs": [1]}, ["0.5.16 is the last known version"]),
         ({"a b": 1}, ["no name of a flag"]),
@@ -126,6 +130,10 @@ def test_what_is_rendered_is_parsed_back(version: str, data: st.DataObject) -> N
     value = data.draw(json_values | (st.sampled_from(flag.choices) if flag.choices else st.nothing()))
     with contextlib.suppress(ConfigError):
         arguments = launch_arguments(profile(extra_args={flag.names[0]: value}), service(), version)
+        if any("is not among the known choices" in note for note in arguments.notes):
+            with pytest.raises(ValueError, match="invalid choice"):
+                parser(version).parse_args(arguments.argv[3:])
+            return
         parsed = vars(parser(version).parse_args(arguments.argv[3:]))
         if value is False and flag.action != "BooleanOptionalAction":
             assert flag.dest not in parsed
