@@ -17,6 +17,7 @@ from deployer.deploy.model import Json
 from deployer.deploy.session import Session
 from deployer.errors import UsageError
 from deployer.report.bench_table import comparison_document, comparison_view
+from deployer.report.effect_view import release_view
 from deployer.report.views import history_view, profiles_view, status_view
 from deployer.sglang.arguments import profile_listing
 from deployer.sglang.versions import flag_table
@@ -31,9 +32,10 @@ from deployer.sglang.versions import flag_table
     show_default=True,
     help="Seconds between looks.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Also what SGLang made of its arguments at that start.")
 @common_options
 @pass_app
-def status(app: App, watch: bool, interval: float) -> int:
+def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
     """Show what is live, whether it is healthy, and how fast it was when it was proven.
 
     Exits with 0 where the live release is healthy, with 6 where nothing healthy serves.
@@ -41,6 +43,7 @@ def status(app: App, watch: bool, interval: float) -> int:
     \b
     Examples:
       deployer status
+      deployer status --verbose
       deployer status --watch
       deployer status --json | jq .ok
     """
@@ -53,7 +56,7 @@ def status(app: App, watch: bool, interval: float) -> int:
         if watch:
             document = keep_watching(app, session, document, interval)
         else:
-            app.show(document, status_view(document))
+            app.show(document, status_view(document, verbose=verbose))
     return 0 if document["hosts"][0]["health"]["ok"] else 6
 
 
@@ -80,16 +83,30 @@ def keep_watching(app: App, session: Session, document: Json, interval: float) -
 
 
 @click.command()
+@click.argument("release", required=False, type=click.IntRange(min=0))
+@click.option("--defaults", is_flag=True, help="With RELEASE: also the arguments that nobody asked for.")
 @common_options
 @pass_app
-def history(app: App) -> int:
+def history(app: App, release: int | None, defaults: bool) -> int:
     """List the releases of a service, the newest first: what was tried, what came of it, how fast it was.
 
+    With the number of a release: what was in effect in its server, argument by argument.
+
     \b
-    Example:
+    Examples:
       deployer history
+      deployer history 2
+      deployer history 2 --defaults
     """
+    if defaults and release is None:
+        raise UsageError(
+            "--defaults shows the arguments of one release", remedy="name it: deployer history 2"
+        )
     with app.session("history") as session:
+        if release is not None:
+            document = status_.release_document(session, release)
+            app.show(document, release_view(document, defaults=defaults))
+            return 0
         state = session.state()
     document = status_.history_document(session.service.name, state)
     app.show(document, history_view(document, app.console.width))

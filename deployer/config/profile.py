@@ -40,6 +40,22 @@ def _word(value: str) -> str:
     return value
 
 
+def _argument_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,99}", value):
+        raise ValueError(
+            f"found {shown(value)}, allowed is the name of an argument as /server_info shows it, such as "
+            "chunked_prefill_size"
+        )
+    return value
+
+
+def _once(values: list[str]) -> list[str]:
+    twice = sorted({value for value in values if values.count(value) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} is named twice")
+    return values
+
+
 Word = Annotated[str, AfterValidator(_word)]
 #: A number, or "auto".
 MicroBatch = Annotated[
@@ -114,6 +130,19 @@ class Moe(Model):
     runner_backend: Word | None = Field(None, description="backend of the expert kernels")
 
 
+ArgumentName = Annotated[str, AfterValidator(_argument_name)]
+
+
+class Verify(Model):
+    """What the running server is compared with."""
+
+    allow_changed: Annotated[list[ArgumentName], AfterValidator(_once)] = Field(
+        [],
+        description="arguments, by their names in `/server_info`, that SGLang may run with another value than was "
+        "asked for; any other change fails the candidate",
+    )
+
+
 class Profile(Model):
     """One way to run a model."""
 
@@ -133,6 +162,7 @@ class Profile(Model):
     quantization: Word | None = Field(
         None, description="quantization method; default: as the checkpoint says"
     )
+    verify: Verify = Field(Verify(), description="what the running server is compared with")
     gate: Gate = Field({}, description="thresholds of the smoke benchmark")
     bench: PartialBench = Field(
         PartialBench(), description="the smoke benchmark, where it differs from the service's"

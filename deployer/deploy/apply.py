@@ -70,6 +70,7 @@ def make_trial(
         model={"path": service.model, "fingerprint": model.fingerprint if model else None},
         bench=bench,
         gate=effective_gate(service, profile),
+        allow_changed=tuple(profile.verify.allow_changed),
     )
     return trial, {name: dict(file) for name, file in bundle.files.items()}, list(bundle.notes)
 

@@ -230,6 +230,7 @@ class Attempt:
             phases=self.progress.phases or self.progress.timeline,
             bench=self.progress.bench,
             verdict=self.progress.verdict,
+            in_effect=self.progress.in_effect,
             failure=failure,
             exit_code=code,
             message=message,

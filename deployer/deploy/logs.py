@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deployer.deploy.model import Json
 from deployer.deploy.session import Session
-from deployer.errors import Refused
+from deployer.errors import AgentError, Refused
 from deployer.sglang.server_info import redact
 
 
@@ -27,6 +27,18 @@ def read(session: Session, *, lines: int, follow: bool, release: int | None) -> 
     for entry in entries(session, **asked):
         if not entry.get("piece"):  # of a progress bar the finished line is enough
             yield entry
+
+
+def start_log(session: Session, invocation_id: str, *, limit: int = 20_000) -> list[str]:
+    """The last lines that one start of the service has printed, without pieces of progress bars; secrets taken out.
+
+    Empty where the host cannot tell.
+    """
+    try:
+        found = entries(session, lines=limit, invocation_id=invocation_id)
+        return [entry["text"] for entry in found if not entry.get("piece") and entry["source"] == "engine"]
+    except AgentError:
+        return []
 
 
 def entries(session: Session, **asked: object) -> Iterator[Json]:

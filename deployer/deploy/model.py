@@ -79,6 +79,8 @@ class Trial:
     model: Json
     bench: Json
     gate: dict[str, float]
+    #: Arguments, by SGLang's field names, that may be in effect with another value than was asked for.
+    allow_changed: tuple[str, ...] = ()
 
     def manifest(self, *, created: float, operator: str) -> Json:
         """The manifest to stage with the release."""
@@ -96,7 +98,13 @@ class Trial:
             "restart_keys": self.restart_keys,
             "sglang": self.sglang,
             "model": self.model,
-            "resolved": {"requested": self.requested, "bench": self.bench, "gate": self.gate},
+            "resolved": {
+                "requested": self.requested,
+                "allow_changed": list(self.allow_changed),
+                "bench": self.bench,
+                "gate": self.gate,
+            },
+            "in_effect": None,
             "state": "staged",
             "was_live": False,
             "promoted": None,
@@ -126,6 +134,7 @@ class Trial:
             model=dict(manifest.get("model") or {}),
             bench=dict(resolved.get("bench") or {}),
             gate=dict(resolved.get("gate") or {}),
+            allow_changed=tuple(resolved.get("allow_changed") or ()),
         )
 
 
@@ -163,6 +172,7 @@ class Outcome:
     phases: list[Json] = field(default_factory=list)
     bench: Json | None = None
     verdict: Json | None = None
+    in_effect: Json | None = None
     failure: Json | None = None
     exit_code: int = 0
     message: str = ""
@@ -178,6 +188,7 @@ class Outcome:
             "phases": self.phases,
             "bench": self.bench,
             "verdict": self.verdict,
+            "in_effect": self.in_effect,
             "failure": self.failure,
             "exit_code": self.exit_code,
             "message": self.message,

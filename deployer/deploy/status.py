@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from deployer.deploy.model import Json
 from deployer.deploy.plan import lost_live
 from deployer.deploy.session import Health, Session
-from deployer.errors import AgentError
+from deployer.errors import AgentError, Refused
 from deployer.host.state import HostState, ServiceState
 
 
@@ -96,6 +97,7 @@ def live_document(state: ServiceState) -> Json | None:
         "since": manifest.get("promoted"),
         "sglang": manifest.get("sglang"),
         "bench": manifest.get("bench_summary"),
+        "in_effect": manifest.get("in_effect"),
     }
 
 
@@ -150,28 +152,31 @@ def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[st
     return found
 
 
+_FIGURES = (
+    "release",
+    "number",
+    "profile",
+    "state",
+    "was_live",
+    "previous",
+    "created",
+    "promoted",
+    "operator",
+    "sglang",
+    "verdict",
+    "failure",
+    "bench_summary",
+    "in_effect",
+    "timeline",
+)
+
+
 def history_document(service: str, state: ServiceState) -> Json:
     """All releases of a service, the newest first."""
     live = state.live.release if state.live else None
-    keys = (
-        "release",
-        "number",
-        "profile",
-        "state",
-        "was_live",
-        "previous",
-        "created",
-        "promoted",
-        "operator",
-        "sglang",
-        "verdict",
-        "failure",
-        "bench_summary",
-        "timeline",
-    )
     releases: list[dict[str, Any]] = []
     for manifest in reversed(state.releases):
-        entry = {key: manifest.get(key) for key in keys}
+        entry = {key: manifest.get(key) for key in _FIGURES}
         entry["live"] = manifest.get("release") == live
         if entry["live"]:
             entry["state"] = "live"
@@ -179,3 +184,17 @@ def history_document(service: str, state: ServiceState) -> Json:
             entry["state"] = "superseded"
         releases.append(entry)
     return {"service": service, "live": live, "releases": releases}
+
+
+def release_document(session: Session, number: int) -> Json:
+    """One release with what was in effect when it was verified, argument by argument. Refused where there is none."""
+    state = session.state()
+    document = history_document(session.service.name, state)
+    entry = next((item for item in document["releases"] if item["number"] == number), None)
+    if entry is None:
+        raise Refused(f"there is no release {number}", remedy="`deployer history` lists them")
+    details: Json = {}
+    with suppress(AgentError, ValueError):  # a release from before this was kept, or whose folder is gone
+        read = session.client.release_read(session.service.name, entry["release"], ["in_effect.json"])
+        details = json.loads(read.files["in_effect.json"] or "{}")
+    return {"service": document["service"], **entry, "arguments": details.get("arguments") or []}

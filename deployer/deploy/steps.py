@@ -13,6 +13,7 @@ from deployer.config.inventory import ServiceConfig
 from deployer.deploy.ending import stop_unit
 from deployer.deploy.figures import estimate, summary
 from deployer.deploy.following import converge_arguments, describe_bench_event, drain
+from deployer.deploy.logs import start_log
 from deployer.deploy.model import Json, Step, Trial, TrialFailed, failure_document
 from deployer.deploy.plan import endpoint
 from deployer.deploy.reporter import Reporter
@@ -31,6 +32,7 @@ class Progress:
     timeline: list[Json] = field(default_factory=list)
     bench: Json | None = None
     verdict: Json | None = None
+    in_effect: Json | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -199,19 +201,25 @@ class Steps:
             address=self.address,
             advertised=self.service.advertised,
             api_key=self.api_key,
+            allow_changed=self.trial.allow_changed,
+            version=self.trial.sglang,
+            learned=self.session.learned,
+            log=lambda: start_log(self.session, str(self.started()["invocation_id"])),
         )
-        if not checked.ok:
-            raise TrialFailed(
-                failure_document(
-                    "not-in-effect",
-                    "; ".join(checked.problems),
-                    phase="verify",
-                    remedy="see the arguments named; SGLang drops some silently, or another process answers",
-                )
+        if checked.effective:
+            self.progress.in_effect = checked.summary()
+            self.session.client.release_update(
+                self.trial.service,
+                self.trial.release,
+                patch={"in_effect": self.progress.in_effect},
+                files={"in_effect.json": json.dumps(checked.details(), indent=1, ensure_ascii=False) + "\n"},
             )
-        self.reporter.done(
-            f"our process answers; {len(self.trial.requested)} requested arguments are in effect"
-        )
+        if not checked.ok:
+            cause = "; ".join(checked.problems)
+            raise TrialFailed(failure_document("not-in-effect", cause, phase="verify", remedy=checked.remedy))
+        self.reporter.done(checked.sentence())
+        for note in checked.notes():
+            self.reporter.note(note)
         return self._enter(Step.BENCH)
 
     def _bench(self) -> Step:

@@ -4,17 +4,27 @@ address that clients use lead to it?"""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from deployer.errors import AgentError
+from deployer.errors import AgentError, ConfigError
 from deployer.host.protocol import Host, Json
 from deployer.host.state import ServiceState
-from deployer.sglang.server_info import ArgumentCheck, compare, differences, effective_arguments, redact
+from deployer.sglang.effect import Computed, computed
+from deployer.sglang.server_info import (
+    ArgumentCheck,
+    aliases,
+    compare,
+    defaulted,
+    effective_arguments,
+    redact,
+)
+from deployer.sglang.versions import defaults
 
 #: Seconds that the advertised address may take, all tries together.
 ADVERTISED_SECONDS = 15.0
@@ -24,14 +34,16 @@ ADVERTISED_SECONDS = 15.0
 class Verification:
     """What verification found. ``problems`` are sentences; without any, ``ok``.
 
-    ``effective`` is the whole configuration in force and ``checks`` the comparison with what was asked, both without
-    secrets; ``differences`` are the arguments in force with another value, ``unverified`` those not shown.
+    ``effective`` is the whole configuration in force, ``checks`` the comparison with what was asked, ``defaults`` the
+    arguments that nobody asked for: all without secrets. ``allowed`` are the arguments that may have been changed.
     """
 
     problems: tuple[str, ...]
     effective: dict[str, Any] = field(default_factory=dict)
     checks: tuple[ArgumentCheck, ...] = ()
-    differences: tuple[ArgumentCheck, ...] = ()
+    defaults: tuple[ArgumentCheck, ...] = ()
+    computed: Computed | None = None
+    allowed: frozenset[str] = frozenset()
 
     @property
     def ok(self) -> bool:
@@ -39,9 +51,63 @@ class Verification:
         return not self.problems
 
     @property
+    def differences(self) -> tuple[ArgumentCheck, ...]:
+        """Requested arguments that are in force with another value."""
+        return tuple(check for check in self.checks if check.verdict == "changed")
+
+    @property
+    def refused(self) -> tuple[ArgumentCheck, ...]:
+        """The differences that the profile does not allow."""
+        return tuple(
+            check for check in self.differences if not self.allowed.intersection(aliases(check.argument))
+        )
+
+    @property
     def unverified(self) -> tuple[str, ...]:
         """Requested arguments that this version's server information does not show."""
         return tuple(check.argument for check in self.checks if check.verdict == "missing")
+
+    @property
+    def remedy(self) -> str:
+        """What to do about the problems."""
+        if not self.refused:
+            return "see what answers on the address: `deployer status`, `deployer logs`"
+        names = ", ".join(f'"{check.argument}"' for check in self.refused)
+        return (
+            "ask in the profile for what SGLang runs with, or accept the change there:\n"
+            f"  [verify]\n  allow_changed = [{names}]"
+        )
+
+    def sentence(self) -> str:
+        """The result in one line."""
+        equal = sum(check.verdict == "equal" for check in self.checks)
+        text = f"our process answers; {equal} requested arguments are in effect"
+        if self.differences:
+            text += f", {len(self.differences)} changed as the profile allows"
+        return text + (f", {len(self.unverified)} not shown by this version" if self.unverified else "")
+
+    def notes(self) -> list[str]:
+        """What the operator should know beside the result: allowed changes, and what SGLang computed."""
+        said = [_difference(check) for check in self.differences]
+        if self.unverified:
+            said.append(f"not shown by this version of SGLang: {', '.join(self.unverified)}")
+        if self.computed is not None and (values := self.computed.sentences()):
+            said.append(f"in effect: {'; '.join(values)}")
+        return said
+
+    def summary(self) -> dict[str, Any]:
+        """What a release keeps of it in its manifest."""
+        return {
+            "computed": self.computed.as_dict() if self.computed else None,
+            "changed": [check.as_dict() for check in self.differences],
+            "missing": list(self.unverified),
+            "equal": sum(check.verdict == "equal" for check in self.checks),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Everything, argument by argument (the release's in_effect.json)."""
+        arguments = [check.as_dict() for check in (*self.checks, *self.defaults)]
+        return {**self.summary(), "arguments": arguments}
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -62,33 +128,76 @@ def verify(
     address: str = "127.0.0.1",
     advertised: str | None = None,
     api_key: str | None = None,
+    allow_changed: Iterable[str] = (),
+    version: str | None = None,
+    learned: Path | None = None,
+    log: Callable[[], Sequence[str]] = tuple,
     transport: httpx.BaseTransport | None = None,
 ) -> Verification:
     """Check a server that has answered `wait_ready`. Every problem is found, not the first only.
 
-    ``advertised`` is the URL that clients use; it is asked from here, within `ADVERTISED_SECONDS`. ``transport``
-    replaces the network for it. Raises HostError where the host cannot be asked.
+    ``advertised`` is the URL that clients use; it is asked from here, within `ADVERTISED_SECONDS`. ``allow_changed``
+    names arguments that SGLang may change, ``version`` is its version and ``learned`` the
+    folder of the site's flag tables, for its defaults, and ``log`` reads the log of
+    the start, for the reasons. ``transport`` replaces the network. Raises HostError where the host cannot be asked.
     """
     problems = _identity(host, service, invocation_id, port, address)
     secrets = [api_key] if api_key else []
-    info, trouble = _server_info(host, port, address, api_key)
-    checks: list[ArgumentCheck] = []
+    info, trouble = server_info(host, port, address, api_key)
+    found = Verification(())
     if info is None:
         problems.append(redact(trouble, secrets))
     else:
-        checks = compare(bundle_requested, info, secrets)
-        problems += [
-            f"{check.argument} is {check.effective!r} in the running server, asked was {check.requested!r}"
-            for check in differences(checks)
-        ]
+        found = in_effect(
+            bundle_requested,
+            info,
+            secrets=secrets,
+            allow_changed=allow_changed,
+            version=version,
+            learned=learned,
+            lines=log(),
+        )
+        problems += [_difference(check) for check in found.refused]
     if advertised:
         models = _models(host, port, address, api_key)
         problems += [redact(text, secrets) for text in _advertised(advertised, models, api_key, transport)]
+    return replace(found, problems=tuple(problems))
+
+
+def in_effect(
+    requested: Mapping[str, Any],
+    info: Mapping[str, Any],
+    *,
+    secrets: Sequence[str] = (),
+    allow_changed: Iterable[str] = (),
+    version: str | None = None,
+    learned: Path | None = None,
+    lines: Sequence[str] = (),
+) -> Verification:
+    """The comparison alone: what a server says of itself, and its log, against what was requested. Pure."""
     return Verification(
-        problems=tuple(problems),
-        effective=redact(effective_arguments(info), secrets) if info else {},
-        checks=tuple(checks),
-        differences=tuple(differences(checks)),
+        problems=(),
+        effective=redact(effective_arguments(info), secrets),
+        checks=tuple(compare(requested, info, secrets, lines)),
+        defaults=tuple(defaulted(requested, info, _defaults(version, learned, info), secrets, lines)),
+        computed=computed(info, lines),
+        allowed=frozenset(allow_changed),
+    )
+
+
+def _defaults(version: str | None, learned: Path | None, info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The defaults of the version that runs; none where it is not known at all."""
+    told = version or info.get("version")
+    try:
+        return defaults(str(told), learned) if told else {}
+    except ConfigError:
+        return {}
+
+
+def _difference(check: ArgumentCheck) -> str:
+    why = f" (SGLang: {check.reason})" if check.reason else ""
+    return (
+        f"{check.argument} is {check.effective!r} in the running server, asked was {check.requested!r}{why}"
     )
 
 
@@ -124,7 +233,7 @@ def _get(host: Host, port: int, address: str, path: str, api_key: str | None) ->
     return int(answer["status"]), str(answer["body"])
 
 
-def _server_info(
+def server_info(
     host: Host, port: int, address: str, api_key: str | None
 ) -> tuple[dict[str, Any] | None, str]:
     """The server's own account of itself (older versions know another path), or why there is none."""

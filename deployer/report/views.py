@@ -14,6 +14,7 @@ from rich.text import Text
 
 from deployer.deploy.model import Json, Outcome
 from deployer.deploy.plan import Plan
+from deployer.report.effect_view import effect_rows
 
 _GIB = 1024**3
 
@@ -47,8 +48,8 @@ def speed(bench: Json | None) -> str:
     return ", ".join(parts)
 
 
-def status_view(document: Json) -> RenderableType:
-    """The status of one service."""
+def status_view(document: Json, *, verbose: bool = False) -> RenderableType:
+    """The status of one service; ``verbose``: with what SGLang made of the live release's arguments."""
     entry = document["hosts"][0]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
@@ -67,6 +68,9 @@ def status_view(document: Json) -> RenderableType:
             table.add_row("speed", f"{speed(live['bench'])} [dim](when it was proven)[/dim]")
         if live.get("sglang"):
             table.add_row("engine", f"SGLang {escape(live['sglang'])}")
+        if verbose:
+            for label, text in effect_rows(live.get("in_effect")):
+                table.add_row(label, escape(text))
     else:
         table.add_row("live", "nothing was ever live")
     running = f", running {escape(unit['running'])}" if unit["running"] else ""

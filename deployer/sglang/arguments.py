@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.config.problems import Problem, complain
+from deployer.config.problems import Problem, complain, nearest
 from deployer.config.profile import Profile, load_profile, profile_names
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
 from deployer.sglang import extra
-from deployer.sglang.versions import Flag, FlagTable, flag_table, history, parse_version
+from deployer.sglang.versions import Flag, FlagTable, flag_table, history, known_versions, parse_version
 
+#: What a server is known by; it may not differ from what was asked for, whatever a profile allows.
+_NEVER_ALLOWED = frozenset({"model_path", "served_model_name", "host", "port", "api_key", "admin_api_key"})
 #: SGLang's default of --decode-log-interval.
 LOG_INTERVAL = 40
 
@@ -188,6 +190,7 @@ def _finish(
     out.argv += argv
     out.requested |= shows
     out.problems += [Problem(("extra_args", key), text) for key, text in wrong + wrong_values]
+    out.problems += check_allowed(profile.verify.allow_changed, out.learned)
     secret_config: dict[str, Secret] = {}
     if service is not None and service.api_key is not None:
         if out.flags(CONFIG):
@@ -293,6 +296,26 @@ def check_sizes(profile: Profile) -> list[tuple[tuple[str, str], str]]:
         text = f"found {micro}, more than limits.max_running_requests = {limit}"
         wrong.append((("pipeline", "max_micro_batch_size"), text))
     return wrong
+
+
+def check_allowed(names: Sequence[str], learned: Path | None = None) -> list[Problem]:
+    """What is wrong with ``[verify] allow_changed``: names that no known version has, or that must not change."""
+    if not names:
+        return []
+    tables = [flag_table(version.text, learned) for version in known_versions(learned)]
+    known = {flag.info_name for table in tables for flag in table.flags}
+    problems = []
+    for index, name in enumerate(names):
+        path = ("verify", "allow_changed", index)
+        if name in _NEVER_ALLOWED:
+            problems.append(
+                Problem(path, f"{name} must be what was asked for: with another one it is another service")
+            )
+        elif name not in known:
+            near = nearest(name, known)
+            text = f"SGLang has no argument {name}" + (f"; did you mean {near}?" if near else "")
+            problems.append(Problem(path, text))
+    return problems
 
 
 def check_gpus(profile: Profile, service: ServiceConfig, host: HostConfig) -> str | None:

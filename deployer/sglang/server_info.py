@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
+
+from deployer.sglang.equality import same
+from deployer.sglang.reasons import reason
 
 REDACTED = "***"
 
@@ -39,13 +41,15 @@ _ALIASES = (
 class ArgumentCheck:
     """One argument: what was asked, what is in force, and a verdict.
 
-    ``equal``, ``changed``, or ``missing`` (this version does not show it).
+    ``equal``, ``changed`` (by SGLang, for the ``reason`` that its log gives, if any), ``missing`` (this version does
+    not show it), or ``defaulted``: nobody asked for it; ``requested`` is then the version's own default.
     """
 
     argument: str
     requested: Any
     effective: Any
     verdict: str
+    reason: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -53,6 +57,7 @@ class ArgumentCheck:
             "requested": self.requested,
             "effective": self.effective,
             "verdict": self.verdict,
+            "reason": self.reason,
         }
 
 
@@ -65,44 +70,95 @@ def redact(value: _T, secrets: Iterable[str] = ()) -> _T:
     return cast(_T, _redact(value, known))
 
 
-def effective_arguments(info: Mapping[str, Any]) -> dict[str, Any]:
+def effective_arguments(info: Mapping[str, Any], rank: int = 0) -> dict[str, Any]:
     """The arguments in force, by SGLang's field names, from ``/server_info`` of any version.
 
-    The top level (or its ``server_args``) holds what was resolved at the start, ``internal_states[0]`` what
-    the scheduler works with: where it has a value, that one wins.
+    The top level (or its ``server_args``) holds what was resolved at the start, ``internal_states[rank]`` what the
+    scheduler of that data-parallel rank works with: where it has a value, that one wins.
     """
     merged = {key: value for key, value in info.items() if key not in ("internal_states", "server_args")}
-    merged.update(_mapping(info.get("server_args")))
-    live = _first_state(info)
-    for source in (_mapping(live.get("server_args")), live):
+    merged.update(mapping(info.get("server_args")))
+    states = internal_states(info)
+    live = states[rank] if rank < len(states) else {}
+    for source in (mapping(live.get("server_args")), live):
         merged.update({key: value for key, value in source.items() if value is not None or key not in merged})
     return merged
 
 
+def internal_states(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What each data-parallel rank's scheduler says of itself; empty where the version does not tell."""
+    states = info.get("internal_states")
+    listed = states if isinstance(states, list) else [states]
+    return [state for state in listed if isinstance(state, Mapping)]
+
+
 def compare(
-    requested: Mapping[str, Any], info: Mapping[str, Any], secrets: Iterable[str] = ()
+    requested: Mapping[str, Any],
+    info: Mapping[str, Any],
+    secrets: Iterable[str] = (),
+    lines: Sequence[str] = (),
 ) -> list[ArgumentCheck]:
-    """Every requested argument against what the server says, in the order asked; secrets as ``***``."""
-    effective = effective_arguments(info)
+    """Every requested argument against what the server says, in the order asked; secrets as ``***``.
+
+    ``lines`` is the start's log, for the reasons of what was changed. Where there are several data-parallel ranks, one
+    with another value makes a change.
+    """
+    views = [effective_arguments(info, rank) for rank in range(max(1, len(internal_states(info))))]
     checks = []
     for argument, asked in requested.items():
-        shown, value = _look_up(argument, effective)
-        if _SECRET_KEY.fullmatch(argument):
-            verdict = "equal" if shown and (value is not None) == (asked is not None) else "missing"
-            checks.append(ArgumentCheck(argument, _hidden(asked), _hidden(value), verdict))
-            continue
-        verdict = "missing" if not shown else "equal" if _same(asked, value) else "changed"
-        if argument == "max_running_requests" and verdict == "equal":
-            ceiling = _ceiling(effective)
-            if ceiling is not None and isinstance(asked, int) and ceiling < asked:
-                verdict, value = "changed", ceiling
-        checks.append(ArgumentCheck(argument, redact(asked, secrets), redact(value, secrets), verdict))
+        found = next(
+            (check for view in views if (check := _check(argument, asked, view)).verdict == "changed"), None
+        )
+        check = found or _check(argument, asked, views[0])
+        if check.verdict == "changed":
+            check = replace(check, reason=redact(reason(argument, lines), secrets))
+        if not is_secret(argument):
+            check = replace(
+                check, requested=redact(check.requested, secrets), effective=redact(check.effective, secrets)
+            )
+        checks.append(check)
     return checks
 
 
-def differences(checks: Iterable[ArgumentCheck]) -> list[ArgumentCheck]:
-    """Those in force with another value than asked."""
-    return [check for check in checks if check.verdict == "changed"]
+def defaulted(
+    requested: Mapping[str, Any],
+    info: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    secrets: Iterable[str] = (),
+    lines: Sequence[str] = (),
+) -> list[ArgumentCheck]:
+    """The arguments that nobody asked for, by name, with the version's ``defaults`` (name -> value) beside them.
+
+    A default that SGLang filled in or changed has the log's reason, where the log gives one.
+    """
+    effective = effective_arguments(info)
+    asked = {name for argument in requested for name in aliases(argument)}
+    found = []
+    for argument in sorted(set(defaults) - asked):
+        if argument not in effective:
+            continue
+        default, value = defaults[argument], effective[argument]
+        why = None if same(default, value) else redact(reason(argument, lines), secrets)
+        if is_secret(argument):
+            default, value = _hidden(default), _hidden(value)
+        found.append(ArgumentCheck(argument, default, redact(value, secrets), "defaulted", why))
+    return found
+
+
+def aliases(argument: str) -> tuple[str, ...]:
+    """An argument's name, and those that other versions have for the same concept."""
+    group: tuple[str, ...] = next((group for group in _ALIASES if argument in group), ())
+    return (argument, *(name for name in group if name != argument))
+
+
+def is_secret(argument: str) -> bool:
+    """Whether an argument's value must never be shown."""
+    return bool(_SECRET_KEY.fullmatch(argument))
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value where it is a table, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _redact(value: Any, secrets: list[str]) -> Any:
@@ -132,24 +188,27 @@ def _hidden(value: Any) -> Any:
     return REDACTED if value not in (None, "") else value
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _first_state(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    states = info.get("internal_states")
-    if isinstance(states, list):
-        return _mapping(states[0]) if states else {}
-    return _mapping(states)
+def _check(argument: str, asked: Any, effective: Mapping[str, Any]) -> ArgumentCheck:
+    shown, value = _look_up(argument, effective)
+    if is_secret(argument):
+        verdict = "equal" if shown and (value is not None) == (asked is not None) else "missing"
+        return ArgumentCheck(argument, _hidden(asked), _hidden(value), verdict)
+    if not shown:
+        return ArgumentCheck(argument, asked, None, "missing")
+    if not same(asked, value):
+        return ArgumentCheck(argument, asked, value, "changed")
+    if argument == "max_running_requests":
+        ceiling = running_ceiling(effective)
+        if ceiling is not None and isinstance(asked, int) and ceiling < asked:
+            return ArgumentCheck(argument, asked, ceiling, "changed")
+    return ArgumentCheck(argument, asked, value, "equal")
 
 
 def _look_up(argument: str, effective: Mapping[str, Any]) -> tuple[bool, Any]:
     """Whether the argument is shown, and its value; newer versions keep graph settings in one config."""
-    group: tuple[str, ...] = next((group for group in _ALIASES if argument in group), ())
-    names = (argument, *(name for name in group if name != argument))
-    shown = [effective[name] for name in names if name in effective]
+    shown = [effective[name] for name in aliases(argument) if name in effective]
     value = next((item for item in shown if item is not None), None)
-    graphs = _mapping(_mapping(effective.get("cuda_graph_config")).get("decode"))
+    graphs = mapping(mapping(effective.get("cuda_graph_config")).get("decode"))
     if argument in ("cuda_graph_max_bs", "cuda_graph_max_bs_decode") and value is None and "max_bs" in graphs:
         return True, graphs["max_bs"]
     if argument == "disable_cuda_graph" and not value and "backend" in graphs:
@@ -157,37 +216,7 @@ def _look_up(argument: str, effective: Mapping[str, Any]) -> tuple[bool, Any]:
     return bool(shown), value
 
 
-def _same(asked: Any, value: Any) -> bool:
-    if isinstance(asked, bool) or isinstance(value, bool):
-        flags = isinstance(asked, bool | None) and isinstance(value, bool | None)
-        return flags and bool(asked) == bool(value)
-    if _is_number(asked) and _is_number(value):
-        return abs(float(asked) - float(value)) <= 1e-9 * max(1.0, abs(float(asked)))
-    if isinstance(asked, list | tuple) and isinstance(value, list | tuple):
-        return len(asked) == len(value) and all(_same(a, b) for a, b in zip(asked, value, strict=True))
-    if isinstance(asked, list | tuple) and len(asked) == 1:
-        return _same(asked[0], value)
-    if isinstance(asked, str) and isinstance(value, Mapping | list):
-        return bool(_parsed(asked) == value)
-    if isinstance(asked, str) and isinstance(value, str):
-        return asked == value or (len(asked) > 1 and asked.rstrip("/") == value.rstrip("/"))
-    return bool(asked == value)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int | float):
-        return True
-    return isinstance(value, str) and bool(re.fullmatch(r"-?\d{1,15}(?:\.\d{1,12})?", value, re.ASCII))
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _ceiling(effective: Mapping[str, Any]) -> int | None:
+def running_ceiling(effective: Mapping[str, Any]) -> int | None:
     """How many requests really run at once: what was asked is capped by the token pool, per data-parallel rank."""
     per_rank = effective.get("effective_max_running_requests_per_dp")
     ranks = effective.get("dp_size") or 1

@@ -202,6 +202,15 @@ def flag_table(version: str | None, learned: Path | None = None) -> FlagTable:
     return _table(found, asked, inexact)
 
 
+def defaults(version: str | None, learned: Path | None = None) -> Mapping[str, Any]:
+    """A version's own defaults, by the names of ``/server_info``; None where SGLang decides at the start.
+
+    ConfigError as in `flag_table`.
+    """
+    flags = flag_table(version, learned).flags
+    return {flag.info_name: False if flag.switch and flag.default is None else flag.default for flag in flags}
+
+
 def history(option: str, learned: Path | None = None) -> tuple[Version, ...]:
     """The known versions that have an option, oldest first."""
     tables = (flag_table(version.text, learned) for version in known_versions(learned))

@@ -65,6 +65,34 @@ def test_a_failed_candidate_is_rolled_back(
     assert entry["failure"]["cause"] == failure["cause"]
 
 
+def test_a_change_by_sglang_fails_unless_the_profile_allows_it(live_site: Site) -> None:
+    site = live_site
+    (site.folder / "profiles").mkdir()
+    (site.folder / "deployer.toml").write_text('profiles = "profiles"\n')
+    profile = site.folder / "profiles" / "pp2.toml"
+    text = 'extends = "pp2"\n[memory]\nchunked_prefill_size = 4096\n'
+    profile.write_text(text)
+    site.fault("wrong-argument", argument="chunked_prefill_size", value=2048, **ONLY_CANDIDATE)
+    failure = site.json("apply", "pp2", "--yes", expect=5)["failure"]
+    assert "chunked_prefill_size is 2048 in the running server, asked was 4096" in failure["cause"]
+    assert 'allow_changed = ["chunked_prefill_size"]' in failure["remedy"]
+
+    profile.write_text(text + '[verify]\nallow_changed = ["chunked_prefill_size"]\n')
+    document = site.json("apply", "pp2", "--yes")
+    assert document["outcome"] == "live"
+    assert [item["argument"] for item in document["in_effect"]["changed"]] == ["chunked_prefill_size"]
+    assert document["in_effect"]["computed"]["micro_batch_cap"] == 32
+    assert site.status()["live"]["in_effect"] == document["in_effect"]
+    number = str(int(document["release"][:4]))
+    detail = site.json("history", number)
+    found = {item["argument"]: item for item in detail["arguments"]}
+    assert found["pp_size"]["verdict"] == "equal"
+    assert found["disable_overlap_schedule"]["verdict"] == "defaulted"
+    assert "incompatible with overlap schedule" in found["disable_overlap_schedule"]["reason"]
+    assert "2 micro-batches in turn of 32" in site.run("status", "--verbose")
+    assert "disable_overlap_schedule" in site.run("history", number, "--defaults")
+
+
 def test_a_failed_release_is_no_target_and_its_log_tail_is_shown(live_site: Site) -> None:
     site = live_site
     site.fault("crash-in-load", **ONLY_CANDIDATE)

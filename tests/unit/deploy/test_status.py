@@ -10,6 +10,7 @@ from rich.console import Console
 from deployer.deploy.session import Health
 from deployer.deploy.status import drift, history_document, status_document
 from deployer.host.state import HostState, Lease, ServiceState
+from deployer.report.effect_view import release_view
 from deployer.report.views import history_view, status_view
 from tests.unit.deploy.builders import host_state, manifest, service_state, trial
 
@@ -139,3 +140,66 @@ def test_history_has_the_newest_first_and_one_live() -> None:
 
 def test_an_empty_history_says_so() -> None:
     assert "No release" in render(history_view(history_document("kimi", service_state())))
+
+
+IN_EFFECT = {
+    "computed": {
+        "slots": 16,
+        "micro_batch_cap": 8,
+        "max_running": 64,
+        "graph_sizes": [1, 2, 4, 8],
+        "free_gib": 9.25,
+    },
+    "changed": [
+        {
+            "argument": "page_size",
+            "requested": 16,
+            "effective": 64,
+            "verdict": "changed",
+            "reason": "page_size to 64",
+        }
+    ],
+    "missing": ["new_thing"],
+    "equal": 12,
+}
+
+
+def test_what_is_in_effect_is_shown_on_request() -> None:
+    live = manifest(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
+    told = document(host_state(service_state(releases=[live], live_name="0001-pp8-async")))
+    assert told["hosts"][0]["live"]["in_effect"]["equal"] == 12
+    assert "micro-batches" not in render(status_view(told))
+    text = render(status_view(told, verbose=True))
+    assert "16 micro-batches in turn of 8 requests at most" in text
+    assert "graphs of 4 batch sizes up to 8" in text
+    assert "free 9.2" in text
+    assert "page_size: asked 16, is 64: page_size to 64" in text
+    told["hosts"][0]["live"]["in_effect"] = None
+    assert "not known" in render(status_view(told, verbose=True))
+
+
+def test_one_release_argument_by_argument() -> None:
+    live = manifest(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
+    entry = history_document("kimi", service_state(releases=[live], live_name="0001-pp8-async"))["releases"][
+        0
+    ]
+    arguments = [
+        {"argument": "pp_size", "requested": 8, "effective": 8, "verdict": "equal", "reason": None},
+        {"argument": "new_thing", "requested": 1, "effective": None, "verdict": "missing", "reason": None},
+        {
+            "argument": "dtype",
+            "requested": "auto",
+            "effective": "bfloat16",
+            "verdict": "defaulted",
+            "reason": "why",
+        },
+    ]
+    told = {"service": "kimi", **entry, "arguments": arguments}
+    text = render(release_view(told, defaults=False))
+    assert "pp_size" in text
+    assert "new_thing" in text
+    assert "dtype" not in text
+    assert "(default auto)" in render(release_view(told, defaults=True))
+    assert "default auto" not in render(
+        release_view({**told, "arguments": [], "in_effect": None}, defaults=True)
+    )

@@ -153,6 +153,21 @@ def test_service_arguments_win() -> None:
     assert argv.count("--log-level") == 1
 
 
+def test_changes_are_allowed_by_known_names_only() -> None:
+    assert launch_arguments(profile(verify={"allow_changed": ["page_size"]}), service(), "0.5.23").argv
+    # A name of another version is one, too: profiles outlive versions.
+    assert launch_arguments(
+        profile(verify={"allow_changed": ["cuda_graph_max_bs"]}), service(), "0.5.23"
+    ).argv
+    with pytest.raises(ConfigError) as caught:
+        launch_arguments(profile(verify={"allow_changed": ["page_sizes", "model_path"]}), service(), "0.5.23")
+    assert (
+        "verify.allow_changed[0]: SGLang has no argument page_sizes; did you mean page_size?"
+        in caught.value.message
+    )
+    assert "verify.allow_changed[1]: model_path must be what was asked for" in caught.value.message
+
+
 def test_log_interval() -> None:
     for loop in range(1, 200):
         assert gcd(log_interval(loop), loop) == 1

@@ -111,6 +111,41 @@ def test_changed_arguments_are_problems_and_hidden_ones_are_named() -> None:
     assert found.unverified == ("pp_size",)
 
 
+def test_a_change_that_the_profile_allows_is_told_and_no_problem() -> None:
+    asked = {"tp_size": 8, "page_size": 16, "cuda_graph_max_bs": 64}
+    info = {**INFO, "page_size": 64, "cuda_graph_max_bs_decode": 32}
+    pages = {"/server_info": (200, json.dumps(info))}
+    log = ["[2026-11-29 17:45:53] FlashMLA only supports a page_size of 64, change page_size to 64."]
+    found = check(Box(pages=pages), bundle_requested=asked, log=lambda: log)
+    assert len(found.problems) == 2
+    assert "change page_size to 64" in found.problems[0]
+    assert 'allow_changed = ["page_size", "cuda_graph_max_bs"]' in found.remedy
+    found = check(
+        Box(pages=pages), bundle_requested=asked, allow_changed=["page_size", "cuda_graph_max_bs_decode"]
+    )
+    assert found.ok
+    assert (
+        found.sentence()
+        == "our process answers; 1 requested arguments are in effect, 2 changed as the profile allows"
+    )
+    assert [item["argument"] for item in found.summary()["changed"]] == ["page_size", "cuda_graph_max_bs"]
+    assert any("page_size is 64" in note for note in found.notes())
+
+
+def test_what_is_not_shown_is_said() -> None:
+    found = check(Box(), bundle_requested={"tp_size": 8, "new_thing": 1})
+    assert found.ok
+    assert "1 not shown" in found.sentence()
+    assert any("new_thing" in note for note in found.notes())
+    assert {item["verdict"] for item in found.details()["arguments"]} == {"equal", "missing"}
+
+
+def test_defaults_of_the_version_are_kept_where_it_is_known() -> None:
+    pages = {"/server_info": (200, json.dumps({**INFO, "version": "0.5.12.post1", "page_size": 1}))}
+    assert [item.argument for item in check(Box(pages=pages)).defaults] == ["api_key", "page_size"]
+    assert not check(Box(), version="nonsense").defaults
+
+
 def test_older_servers_have_another_path() -> None:
     pages = {"/get_server_info": (200, json.dumps(INFO))}
     assert check(Box(pages=pages)).ok
