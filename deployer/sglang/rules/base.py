@@ -1,0 +1,191 @@
+"""What a rule is, what it finds, and where all rules are registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from deployer.config.problems import KeyPath, key_path
+from deployer.sglang.rules.facts import Facts
+
+
+class Severity(StrEnum):
+    """How much a finding weighs."""
+
+    ERROR = "error"
+    """It cannot work: SGLang refuses it, or arithmetic does."""
+    WARNING = "warning"
+    """It is known to go wrong, or to cost much, in cases like this one."""
+    ADVICE = "advice"
+    """Worth knowing; measurements may differ from machine to machine."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the gravest."""
+        return list(Severity).index(self)
+
+
+class Need(StrEnum):
+    """A fact that the configuration alone does not have, and where it comes from."""
+
+    VERSION = "SGLang's version"
+    GPUS = "the GPUs"
+    MODEL = "the model's config.json"
+    WEIGHTS = "the size of the model's weights"
+    PACKAGES = "the packages of the engine's environment"
+    MEMORY = "the host's memory"
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What a rule's function says: the evidence with its figures, and the place in the profile or the inventory.
+
+    ``severity`` and ``remedy`` replace the rule's own.
+    """
+
+    message: str
+    where: KeyPath = ()
+    severity: Severity | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rule found."""
+
+    rule: str
+    severity: Severity
+    title: str
+    message: str
+    remedy: str
+    where: KeyPath = ()
+    references: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The place as its author would write it (``parallelism.ep``); empty where there is no single one."""
+        return key_path(self.where)
+
+    @property
+    def text(self) -> str:
+        """Place and evidence in one sentence."""
+        return f"{self.place}: {self.message}" if self.where else self.message
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.rule}: {self.text}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The finding as it appears in JSON documents."""
+        return {
+            "rule": self.rule,
+            "severity": str(self.severity),
+            "title": self.title,
+            "where": self.place or None,
+            "message": self.message,
+            "remedy": self.remedy,
+            "references": list(self.references),
+        }
+
+
+Check = Callable[[Facts], Iterable[Hit]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Something known about SGLang, and the function that sees whether it matters here.
+
+    ``severity`` is the gravest it can have. ``about`` is the story: what happens, in which versions, with which
+    figures. ``references`` are upstream issues and pull requests by number, places in published wheels
+    (``version:path:line`` below ``sglang/``), or what was measured. ``shape`` marks what makes a profile wrong in
+    itself, whatever runs it.
+    """
+
+    id: str
+    theme: str
+    severity: Severity
+    title: str
+    about: str
+    remedy: str
+    references: tuple[str, ...]
+    needs: frozenset[Need]
+    shape: bool
+    check: Check = field(repr=False)
+
+    def findings(self, facts: Facts) -> list[Finding]:
+        """What it finds; nothing where it lacks a fact."""
+        if self.lacks(facts):
+            return []
+        return [
+            Finding(
+                self.id,
+                hit.severity or self.severity,
+                self.title,
+                hit.message,
+                hit.remedy or self.remedy,
+                hit.where,
+                self.references,
+            )
+            for hit in self.check(facts)
+        ]
+
+    def lacks(self, facts: Facts) -> frozenset[Need]:
+        """The facts that it would need and that are not there."""
+        return frozenset(need for need in self.needs if not has(facts, need))
+
+
+def has(facts: Facts, need: Need) -> bool:
+    """Whether a fact is known."""
+    seen = facts.seen
+    known: Mapping[Need, bool] = {
+        Need.VERSION: facts.version is not None,
+        Need.GPUS: bool(seen.gpus),
+        Need.MODEL: seen.model is not None,
+        Need.WEIGHTS: bool(seen.weight_bytes),
+        Need.PACKAGES: bool(seen.packages),
+        Need.MEMORY: bool(seen.memory),
+    }
+    return known[need]
+
+
+class Theme:
+    """A group of rules; ``theme.rule(...)`` registers a function as one."""
+
+    def __init__(self, name: str, title: str) -> None:
+        self.name = name
+        self.title = title
+        self.rules: list[Rule] = []
+
+    def rule(
+        self,
+        id: str,
+        severity: Severity,
+        title: str,
+        *,
+        about: str,
+        remedy: str,
+        references: Iterable[str] = (),
+        needs: Iterable[Need] = (),
+        shape: bool = False,
+    ) -> Callable[[Callable[[Facts], Iterator[Hit]]], Callable[[Facts], Iterator[Hit]]]:
+        """Register the decorated function."""
+
+        def register(check: Callable[[Facts], Iterator[Hit]]) -> Callable[[Facts], Iterator[Hit]]:
+            self.rules.append(
+                Rule(
+                    id,
+                    self.name,
+                    severity,
+                    title,
+                    " ".join(about.split()),
+                    " ".join(remedy.split()),
+                    tuple(references),
+                    frozenset(needs),
+                    shape,
+                    check,
+                )
+            )
+            return check
+
+        return register

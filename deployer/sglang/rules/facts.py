@@ -1,0 +1,219 @@
+"""What rules look at: a profile on a service, and as much as is known of the host it is for. Pure data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.config.profile import Profile, effective_bench
+from deployer.config.secrets import Secret
+from deployer.sglang.extra import option_name
+from deployer.sglang.rules.shape import ModelShape
+from deployer.sglang.versions import FlagTable, Version, parse_version
+
+GIB = 1024**3
+
+#: Compute capability by name, where the driver does not say it (NVIDIA's table of CUDA GPUs).
+_CAPABILITIES = (
+    (r"RTX PRO \d+.*Blackwell|GeForce RTX 50\d\d", (12, 0)),
+    (r"\bGB10\b", (12, 1)),
+    (r"\bG?B300\b", (10, 3)),
+    (r"\bG?B[12]00\b", (10, 0)),
+    (r"\bG?H(20|100|200|800)\b", (9, 0)),
+    (r"\bL(4|20|40S?)\b|GeForce RTX 40\d\d|RTX \d{4} Ada|RTX 6000 Ada", (8, 9)),
+    (r"\bA(2|10|10G|16|40)\b|GeForce RTX 30\d\d|RTX A\d{4}", (8, 6)),
+    (r"\bA(30|100|800)\b", (8, 0)),
+)
+#: Cards that have no NVLink at all, by their data sheets.
+_NO_NVLINK = re.compile(
+    r"RTX PRO \d+|GeForce RTX [45]0\d\d|\bL(2|4|20|40S?)\b|\bA(2|10|10G|16)\b|\bT4\b|RTX \d{4} Ada|RTX 6000 Ada"
+)
+_SXM = re.compile(r"\b(G?H(100|200|800|20)|A(100|800)|G?B[123]00)\b(?!.*PCIe)")
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """One GPU: its product name, its memory in bytes, and its compute capability where the driver says it."""
+
+    name: str
+    memory: int
+    compute_capability: tuple[int, int] | None = None
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """Compute capability: as the driver says, else by the name; None for a name that is not known."""
+        if self.compute_capability is not None:
+            return self.compute_capability
+        return next((found for pattern, found in _CAPABILITIES if re.search(pattern, self.name)), None)
+
+    @property
+    def without_nvlink(self) -> bool:
+        """Whether cards of this name never have NVLink: they reach each other over PCIe only."""
+        return _NO_NVLINK.search(self.name) is not None
+
+    @property
+    def with_nvlink(self) -> bool:
+        """Whether modules of this name are joined by NVLink."""
+        return _SXM.search(self.name) is not None and not self.without_nvlink
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What only the host knows. Everything may be missing.
+
+    ``gpus`` are those of the service. ``weight_bytes`` is the size of the weight files, ``memory`` the host's RAM, both
+    in bytes. ``packages`` maps distributions of the engine's environment to versions, ``python`` is its Python's.
+    """
+
+    gpus: tuple[GpuFacts, ...] = ()
+    model: ModelShape | None = None
+    weight_bytes: int | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One profile on one service. ``version`` is SGLang's, None where it is not known; ``argv`` None where the profile
+    could not be rendered."""
+
+    profile: Profile
+    service: ServiceConfig
+    host: HostConfig
+    version: Version | None
+    table: FlagTable
+    argv: tuple[str, ...] | None = None
+    seen: HostFacts = HostFacts()
+
+    @cached_property
+    def extra(self) -> dict[str, tuple[str, Any]]:
+        """Flags of [extra_args] as options (``--page-size``) -> (key as written, value); the service's win."""
+        merged = {**self.profile.extra_args, **self.service.extra_args}
+        named = ((option_name(key), key, value) for key, value in merged.items())
+        return {option: (key, value) for option, key, value in named if option is not None}
+
+    def flag(self, option: str) -> Any:
+        """The value given to an option in [extra_args]; None where it is not given."""
+        return self.extra[option][1] if option in self.extra else None
+
+    def at(self, option: str) -> tuple[str, str]:
+        """The place of an option in [extra_args]."""
+        return ("extra_args", self.extra[option][0])
+
+    def on(self, option: str) -> bool:
+        """Whether a switch is turned on in [extra_args]."""
+        return self.flag(option) is True
+
+    def whole(self, option: str) -> int | None:
+        """A whole number given in [extra_args]; None where there is none."""
+        value = self.flag(option)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def word(self, option: str) -> str | None:
+        """A text given in [extra_args]; None where there is none."""
+        value = self.flag(option)
+        return value if isinstance(value, str) else None
+
+    @cached_property
+    def environment(self) -> dict[str, str | None]:
+        """Variables asked for; None stands for a secret."""
+        asked: dict[str, str | Secret] = {**self.profile.environment, **self.service.environment}
+        return {name: None if isinstance(value, Secret) else value for name, value in asked.items()}
+
+    def truthy(self, variable: str) -> bool:
+        """Whether a variable is set to what SGLang and NCCL read as yes."""
+        return (self.environment.get(variable) or "").lower() in ("1", "true", "yes", "on", "y")
+
+    def before(self, version: str) -> bool:
+        """Whether SGLang is known to be older than ``version``."""
+        return self.version is not None and self.version < parse_version(version)
+
+    # -- sizes --------------------------------------------------------------------------------------------------
+
+    @property
+    def tp(self) -> int:
+        return self.profile.parallelism.tp
+
+    @property
+    def pp(self) -> int:
+        return self.profile.parallelism.pp
+
+    @property
+    def ep(self) -> int:
+        return self.profile.parallelism.ep
+
+    @property
+    def depth(self) -> int:
+        return self.profile.pipeline.async_batch_depth or 0
+
+    @property
+    def attention_tp(self) -> int:
+        """GPUs that share one attention layer: tp, or less with DP attention."""
+        sizes = self.profile.parallelism
+        return max(1, sizes.tp // sizes.dp) if sizes.dp_attention else sizes.tp
+
+    @property
+    def gpus(self) -> int | None:
+        """How many GPUs the service has; None where nobody says, and on a host without GPUs (an engine for CPUs)."""
+        if self.host.gpus == 0:
+            return None
+        if self.service.gpus is not None:
+            return len(self.service.gpus)
+        return self.host.gpus or len(self.seen.gpus) or None
+
+    @property
+    def running(self) -> int | None:
+        """limits.max_running_requests."""
+        return self.profile.limits.max_running_requests
+
+    @property
+    def cap(self) -> int | None:
+        """Requests in one micro-batch: as asked, else max_running_requests // pp; None without a pipeline or limit."""
+        if self.pp == 1:
+            return None
+        asked = self.profile.pipeline.max_micro_batch_size
+        if isinstance(asked, int):
+            return asked
+        return max(self.running // self.pp, 1) if self.running else None
+
+    @property
+    def at_a_time(self) -> int | None:
+        """Requests that can run at a time: max_running_requests, and in a pipeline loop size x micro-batch cap."""
+        if self.cap is None:
+            return self.running
+        room = self.profile.loop_size * self.cap
+        return min(room, self.running) if self.running else room
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Levels of concurrency of the smoke benchmark, rising."""
+        return tuple(effective_bench(self.service, self.profile).levels)
+
+    # -- the host -----------------------------------------------------------------------------------------------
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The lowest compute capability among the GPUs; None where one is not known."""
+        found = [gpu.capability for gpu in self.seen.gpus]
+        known = [item for item in found if item is not None]
+        return min(known) if known and len(known) == len(found) else None
+
+    @property
+    def gpu_name(self) -> str:
+        """The GPUs' name, for sentences."""
+        return self.seen.gpus[0].name.removeprefix("NVIDIA ") if self.seen.gpus else "GPU"
+
+    @property
+    def smallest_gpu(self) -> int | None:
+        """Memory of the smallest GPU, in bytes."""
+        return min((gpu.memory for gpu in self.seen.gpus if gpu.memory), default=None)
+
+    @property
+    def model(self) -> ModelShape:
+        """The model's shape, for rules that need it; without facts one in which nothing is known."""
+        return self.seen.model or ModelShape()

@@ -1,0 +1,117 @@
+"""The GPUs themselves, and how they reach each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deployer.sglang.rules.base import Hit, Need, Severity, Theme
+from deployer.sglang.rules.facts import GIB, Facts
+
+THEME = Theme("hardware", "Hardware")
+
+
+@THEME.rule(
+    "nccl-p2p",
+    Severity.ADVICE,
+    "GPUs that reach each other over PCIe",
+    about="""Cards without NVLink copy to each other over PCIe. Behind an IOMMU or PCIe access control (ACS)
+    such copies may never arrive: the start is silent after "sglang is using nccl==". NCCL_P2P_DISABLE=1 goes
+    through host memory instead, which always works and is slower; turning ACS and IOMMU off is the real remedy.""",
+    remedy="""if the start hangs in dist-init: environment.NCCL_P2P_DISABLE = "1" to confirm it, then ACS and
+    IOMMU off in firmware or kernel arguments""",
+    references=["rtx6kpro issue 15", "NCCL issue 2079"],
+    needs=[Need.GPUS],
+)
+def nccl_p2p(facts: Facts) -> Iterator[Hit]:
+    several = facts.profile.gpus > 1 and len(facts.seen.gpus) > 1
+    if (
+        several
+        and any(gpu.without_nvlink for gpu in facts.seen.gpus)
+        and "NCCL_P2P_DISABLE" not in facts.environment
+    ):
+        yield Hit(f"{facts.gpu_name} has no NVLink, and NCCL_P2P_DISABLE is not set")
+
+
+@THEME.rule(
+    "nccl-p2p-disabled",
+    Severity.WARNING,
+    "NVLink is not used",
+    about="""NCCL_P2P_DISABLE=1 keeps NCCL from direct copies between GPUs, also over NVLink: everything goes
+    through host memory. It is a remedy for PCIe cards that was taken along.""",
+    remedy="take NCCL_P2P_DISABLE out of the environment on this host",
+    references=["NCCL documentation, NCCL_P2P_DISABLE"],
+    needs=[Need.GPUS],
+)
+def nccl_p2p_disabled(facts: Facts) -> Iterator[Hit]:
+    if facts.truthy("NCCL_P2P_DISABLE") and all(gpu.with_nvlink for gpu in facts.seen.gpus):
+        yield Hit(f"{facts.gpu_name} has NVLink", ("environment", "NCCL_P2P_DISABLE"))
+
+
+@THEME.rule(
+    "custom-all-reduce-pcie",
+    Severity.ADVICE,
+    "custom all-reduce on more than two PCIe cards",
+    about="""SGLang's own all-reduce is for two GPUs, or for more that are all joined by NVLink; else it turns
+    itself off with a warning and NCCL does the work. Some builds of May 2026 crashed there, or in capture.""",
+    remedy="set extra_args.disable-custom-all-reduce = true: it says openly what happens anyway",
+    references=["issue 25649", "issue 24740", "PR 8765", "issue 4814"],
+    needs=[Need.GPUS],
+)
+def custom_all_reduce(facts: Facts) -> Iterator[Hit]:
+    pcie = any(gpu.without_nvlink for gpu in facts.seen.gpus)
+    if facts.tp > 2 and pcie and not facts.on("--disable-custom-all-reduce"):
+        yield Hit(f"tp = {facts.tp} on {facts.gpu_name}, which has no NVLink", ("parallelism", "tp"))
+
+
+@THEME.rule(
+    "mixed-gpus",
+    Severity.WARNING,
+    "GPUs of different kinds in one service",
+    about="""The slowest GPU sets the pace and the smallest one the room for tokens: the pool of the server is
+    the smallest among the pipeline stages, and tensor parallel ranks are all given the same share.""",
+    remedy="give the service GPUs of one kind (`gpus`)",
+    references=["0.5.12.post1:srt/managers/scheduler.py (token capacity is the minimum over the stages)"],
+    needs=[Need.GPUS],
+)
+def mixed_gpus(facts: Facts) -> Iterator[Hit]:
+    kinds = sorted(
+        {f"{gpu.name.removeprefix('NVIDIA ')} ({gpu.memory / GIB:.0f} GiB)" for gpu in facts.seen.gpus}
+    )
+    if len(kinds) > 1 and facts.profile.gpus > 1:
+        yield Hit(", ".join(kinds), ("services", facts.service.name, "gpus"))
+
+
+@THEME.rule(
+    "cuda-device-order",
+    Severity.WARNING,
+    "CUDA and nvidia-smi count unlike GPUs differently",
+    about="""CUDA lists the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; nvidia-smi lists by bus.
+    Where a host has several kinds, GPU 0 of `gpus` is then another card than GPU 0 of nvidia-smi.""",
+    remedy='set environment.CUDA_DEVICE_ORDER = "PCI_BUS_ID"',
+    references=["CUDA programming guide, CUDA_DEVICE_ORDER"],
+    needs=[Need.GPUS],
+)
+def cuda_device_order(facts: Facts) -> Iterator[Hit]:
+    names = {gpu.name for gpu in facts.seen.gpus}
+    order = facts.environment.get("CUDA_DEVICE_ORDER")
+    if len(names) > 1 and order != "PCI_BUS_ID":
+        yield Hit(f"{len(names)} kinds of GPUs and CUDA_DEVICE_ORDER is {order or 'not set'}")
+
+
+@THEME.rule(
+    "sm120-old-build",
+    Severity.ERROR,
+    "a release without kernels for Blackwell cards",
+    about="""SGLang 0.4.6 pins torch 2.6.0, whose builds have no code for SM120: "no kernel image is available
+    for execution on the device". Releases from 0.5.2 on pin torch 2.8 or later, which has it.""",
+    remedy="install a newer SGLang",
+    references=["issue 7249", "PR 5903"],
+    needs=[Need.GPUS, Need.VERSION],
+)
+def sm120_old_build(facts: Facts) -> Iterator[Hit]:
+    capability = facts.capability
+    if capability is not None and capability >= (10, 0) and facts.before("0.4.7"):
+        yield Hit(
+            f"{facts.gpu_name} has compute capability {capability[0]}.{capability[1]}, "
+            f"SGLang {facts.version} is older than support for it"
+        )
