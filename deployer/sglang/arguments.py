@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.config.problems import Problem, complain, nearest
+from deployer.config.problems import KeyPath, Problem, complain, nearest
 from deployer.config.profile import Profile, load_profile, profile_names
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
 from deployer.sglang import extra
+from deployer.sglang.rules import RULES, Facts, shape_findings
+from deployer.sglang.rules.pipeline import LOG_INTERVAL
 from deployer.sglang.versions import Flag, FlagTable, flag_table, history, known_versions, parse_version
 
 #: What a server is known by; it may not differ from what was asked for, whatever a profile allows.
 _NEVER_ALLOWED = frozenset({"model_path", "served_model_name", "host", "port", "api_key", "admin_api_key"})
-#: SGLang's default of --decode-log-interval.
-LOG_INTERVAL = 40
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _finish(
     out: _Rendering, profile: Profile, extra_args: Mapping[str, Any], service: ServiceConfig | None
 ) -> LaunchArguments:
     notes = [out.table.note] if out.table.note else []
-    _concepts(out, profile, notes)
+    _concepts(out, profile)
     matched, wrong = extra.check_names(extra_args, out.table, OWNED, out.learned)
     if profile.parallelism.pp > 1 and DECODE_LOG.spellings[0][0] not in {option for option, *_ in matched}:
         out.add(DECODE_LOG, log_interval(profile.loop_size))
@@ -219,7 +219,7 @@ def _finish(
     return LaunchArguments([*program, *out.argv], secret_config, notes, out.requested, out.table)
 
 
-def _concepts(out: _Rendering, profile: Profile, notes: list[str]) -> None:
+def _concepts(out: _Rendering, profile: Profile) -> None:
     sizes, pipeline, limits, memory = profile.parallelism, profile.pipeline, profile.limits, profile.memory
     out.problems += [Problem(path, text) for path, text in check_sizes(profile)]
     out.add(TP, sizes.tp)
@@ -237,7 +237,6 @@ def _concepts(out: _Rendering, profile: Profile, notes: list[str]) -> None:
     out.add(CONTEXT, limits.context_length)
     if not profile.cuda_graph.enabled:
         out.add(GRAPHS_OFF, True)
-        notes.append("CUDA graphs are off: every decoding step is launched kernel by kernel")
     else:
         out.add(GRAPH_BATCH, profile.cuda_graph.max_batch_size)
     out.add(FRACTION, memory.mem_fraction_static)
@@ -273,29 +272,9 @@ def _experts(out: _Rendering, profile: Profile) -> None:
     out.add(RUNNER, None if moe.runner_backend == "auto" else moe.runner_backend)
 
 
-def check_sizes(profile: Profile) -> list[tuple[tuple[str, str], str]]:
-    """What does not fit together in a profile, whatever the version. SGLang accepts some of it and fails later."""
-    sizes, pipeline, tp = profile.parallelism, profile.pipeline, profile.parallelism.tp
-    wrong: list[tuple[tuple[str, str], str]] = []
-    if sizes.nnodes != 1:
-        text = f"found {sizes.nnodes}; a service runs on one host, so only 1 is supported"
-        wrong.append((("parallelism", "nnodes"), text))
-    if tp % sizes.ep:
-        wrong.append((("parallelism", "ep"), f"found {sizes.ep}, which does not divide tp = {tp}"))
-    if sizes.dp_attention and (sizes.dp == 1 or tp % sizes.dp):
-        text = f"found {sizes.dp}; with dp_attention it is more than 1 and divides tp = {tp}"
-        wrong.append((("parallelism", "dp"), text))
-    if pipeline.async_batch_depth and sizes.pp == 1:
-        text = f"found {pipeline.async_batch_depth}, but there is no pipeline: pp is 1"
-        wrong.append((("pipeline", "async_batch_depth"), text))
-    if profile.moe.a2a_backend == "deepep" and sizes.ep != tp:
-        text = f"deepep spreads the experts over all ranks: ep must be tp = {tp} (found {sizes.ep})"
-        wrong.append((("moe", "a2a_backend"), text))
-    limit, micro = profile.limits.max_running_requests, pipeline.max_micro_batch_size
-    if limit is not None and isinstance(micro, int) and micro > limit:
-        text = f"found {micro}, more than limits.max_running_requests = {limit}"
-        wrong.append((("pipeline", "max_micro_batch_size"), text))
-    return wrong
+def check_sizes(profile: Profile) -> list[tuple[KeyPath, str]]:
+    """What does not fit together in a profile, whatever the version: places and sentences of the rules about it."""
+    return [(finding.where, finding.message) for finding in shape_findings(profile)]
 
 
 def check_allowed(names: Sequence[str], learned: Path | None = None) -> list[Problem]:
@@ -320,18 +299,10 @@ def check_allowed(names: Sequence[str], learned: Path | None = None) -> list[Pro
 
 def check_gpus(profile: Profile, service: ServiceConfig, host: HostConfig) -> str | None:
     """ConfigError when the profile takes more GPUs than the service has; a remark when it leaves some unused."""
-    have = len(service.gpus) if service.gpus is not None else host.gpus
-    need = profile.gpus
-    if not have or need == have:
-        # A host with 0 GPUs runs an engine for CPUs, where the sizes count other things.
-        return None
-    if need > have:
-        whose = f"services.{service.name}.gpus" if service.gpus is not None else f"hosts.{host.name}.gpus"
-        raise ConfigError(
-            f"profile {profile.name} takes {need} GPUs, but service {service.name} has {have} ({whose})",
-            remedy="take a smaller profile, or give the service more GPUs",
-        )
-    return f"profile {profile.name} takes {need} of the {have} GPUs of service {service.name}; others stay unused"
+    facts = Facts(profile, service, host, None, flag_table(None))
+    for missing in RULES["too-few-gpus"].findings(facts):
+        raise ConfigError(missing.message, remedy=missing.remedy)
+    return next((unused.message for unused in RULES["gpus-unused"].findings(facts)), None)
 
 
 def log_interval(loop_size: int) -> int:

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.problems import nearest, printable
+from deployer.config.profile import Profile
 from deployer.errors import UsageError
 from deployer.sglang.rules import (
     architecture,
@@ -29,10 +31,11 @@ from deployer.sglang.rules import (
 from deployer.sglang.rules.base import Finding, Need, Rule, Severity, Theme
 from deployer.sglang.rules.facts import Facts, GpuFacts, HostFacts
 from deployer.sglang.rules.shape import ModelShape, model_shape
+from deployer.sglang.versions import FlagTable, parse_version
 
 __all__ = [
     "RULES", "THEMES", "Facts", "Finding", "GpuFacts", "HostFacts", "ModelShape", "Need", "Report", "Rule",
-    "Severity", "Theme", "evaluate", "find_rule", "model_shape", "worst",
+    "Severity", "Theme", "evaluate", "find_rule", "model_shape", "shape_findings", "worst",
 ]  # fmt: skip
 
 THEMES: tuple[Theme, ...] = tuple(
@@ -43,6 +46,14 @@ THEMES: tuple[Theme, ...] = tuple(
 )  # fmt: skip
 #: Every rule by its id, in the order of the reference.
 RULES: Mapping[str, Rule] = MappingProxyType({rule.id: rule for theme in THEMES for rule in theme.rules})
+
+
+#: For rules that look at the profile alone.
+_NOWHERE = ServiceConfig.model_validate(
+    {"name": "none", "host": "none", "model": "/none", "engine": {"python": "/none/bin/python"}}
+)
+_NO_HOST = HostConfig.model_validate({"name": "none"})
+_NO_FLAGS = FlagTable(parse_version("0.0"), parse_version("0.0"), ())
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,12 @@ class Report:
         return tuple(item for item in self.findings if item.severity is severity)
 
 
+def shape_findings(profile: Profile) -> list[Finding]:
+    """What makes a profile wrong in itself, whatever service and version it is for."""
+    facts = Facts(profile, _NOWHERE, _NO_HOST, None, _NO_FLAGS)
+    return [finding for rule in RULES.values() if rule.shape for finding in rule.findings(facts)]
+
+
 def evaluate(facts: Facts, rules: Iterable[Rule] | None = None) -> Report:
     """Ask all rules (or those given); findings come the gravest first, then in the order of the reference."""
     findings: list[Finding] = []
@@ -67,7 +84,16 @@ def evaluate(facts: Facts, rules: Iterable[Rule] | None = None) -> Report:
             unasked[rule.id] = tuple(sorted(lacks))
         else:
             findings += rule.findings(facts)
+    findings = [item for item in findings if item.rule != "rendering" or not _said(item.message, findings)]
     return Report(tuple(sorted(findings, key=lambda item: item.severity.rank)), unasked)
+
+
+def _said(problem: str, findings: Iterable[Finding]) -> bool:
+    """Whether another rule tells the same: a problem of rendering begins with its place."""
+    errors = (item for item in findings if item.severity is Severity.ERROR and item.rule != "rendering")
+    return any(
+        problem == item.text or (item.where and problem.startswith(f"{item.place}:")) for item in errors
+    )
 
 
 def worst(findings: Iterable[Finding]) -> Severity | None:

@@ -79,15 +79,15 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """One profile on one service. ``version`` is SGLang's, None where it is not known; ``argv`` None where the profile
-    could not be rendered."""
+    """One profile on one service. ``version`` is SGLang's, None where it is not known; ``problems`` is what kept the
+    profile from being rendered."""
 
     profile: Profile
     service: ServiceConfig
     host: HostConfig
     version: Version | None
     table: FlagTable
-    argv: tuple[str, ...] | None = None
+    problems: tuple[str, ...] = ()
     seen: HostFacts = HostFacts()
 
     @cached_property

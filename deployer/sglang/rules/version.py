@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from deployer.sglang.extra import missing
 from deployer.sglang.rules.base import Hit, Need, Severity, Theme
 from deployer.sglang.rules.facts import Facts
 from deployer.sglang.versions import history, known_versions
@@ -39,6 +40,20 @@ def release(version: str) -> str:
 
 
 @THEME.rule(
+    "rendering",
+    Severity.ERROR,
+    "the profile can be rendered for this version",
+    about="""Fields that the version has no flag for, values that a flag does not take, flags that are not there,
+    templates that leave out what deployer needs: what keeps the unit from being written at all.""",
+    remedy="correct the profile, or take one that fits this SGLang version",
+    references=["docs/configuration.md"],
+)
+def rendering(facts: Facts) -> Iterator[Hit]:
+    for problem in facts.problems:
+        yield Hit(problem)
+
+
+@THEME.rule(
     "abbreviated-flag",
     Severity.ERROR,
     "flags are written in full",
@@ -53,13 +68,8 @@ def abbreviated_flag(facts: Facts) -> Iterator[Hit]:
     for option in facts.extra:
         if option in known:
             continue
-        meant = sorted(name for name in known if name.startswith(option))
-        if meant and len(option) > 3:
-            listed = ", ".join(meant[:3]) + (", ..." if len(meant) > 3 else "")
-            yield Hit(
-                f"SGLang {facts.table.version} has no {option}; it is the beginning of {listed}",
-                facts.at(option),
-            )
+        if not history(option) and any(name.startswith(option) for name in known):
+            yield Hit(missing(option, facts.table, {}), facts.at(option))
 
 
 @THEME.rule(
