@@ -143,7 +143,10 @@ def evaluate(
 def _stages(bench: Mapping[str, Any]) -> list[tuple[str, Json]]:
     """The stages of a run with their names. Warm-ups count: a server has no right to fail them."""
     named = [("warm-up", bench.get("warmups")), ("single runs", bench.get("singles"))]
-    named += [(f"level {level['concurrency']}", level) for level in bench.get("levels") or []]
+    for level in bench.get("levels") or []:
+        if level.get("discarded"):
+            named.append((f"level {level['concurrency']}, the discarded wave", level["discarded"]))
+        named.append((f"level {level['concurrency']}", level))
     return [(name, stage) for name, stage in named if stage]
 
 

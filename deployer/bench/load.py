@@ -13,7 +13,6 @@ during a level; no retries; and a measure of the client's own saturation.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import platform
@@ -21,33 +20,44 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+import types
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+if not __package__:  # on the host the files lie side by side; by this they are the package that they were
+    for name in ("deployer", "deployer.bench"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["deployer.bench"].__path__ = [os.path.dirname(os.path.abspath(__file__))]
+
 import httpx
 
-if __package__:
-    from deployer.bench import stats, stream, traffic
-    from deployer.bench.saturation import Saturation, no_collection
-    from deployer.bench.spec import Spec, prompt
-else:  # on the host: the files lie side by side
-    import stats  # type: ignore[import-not-found,no-redef]
-    import stream  # type: ignore[import-not-found,no-redef]
-    import traffic  # type: ignore[import-not-found,no-redef]
-    from saturation import Saturation, no_collection  # type: ignore[import-not-found,no-redef]
-    from spec import Spec, prompt  # type: ignore[import-not-found,no-redef]
+from deployer.bench import stats, traffic
+from deployer.bench.budget import Pace, discard_fits, hung, what_to_leave_out
+from deployer.bench.drive import Done, Drive, Job
+from deployer.bench.levels import Pass, level_summary, pass_summary
+from deployer.bench.progress import Progress
+from deployer.bench.spec import Spec
 
 Json = dict[str, Any]
 Emit = Callable[[Json], None]
 
 API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
-SCHEMA = 1
+SCHEMA = 2
 
 #: What has to lie beside this file where deployer is not installed.
-COMPANIONS = ("saturation.py", "spec.py", "stats.py", "stream.py", "traffic.py")
-
-_REPORTED_FAILURES = 5
+COMPANIONS = (
+    "budget.py",
+    "drive.py",
+    "levels.py",
+    "progress.py",
+    "prompts.py",
+    "saturation.py",
+    "spec.py",
+    "stats.py",
+    "stream.py",
+    "traffic.py",
+)
 
 
 class Stop(Exception):
@@ -64,10 +74,16 @@ class Run:
         self.salt = spec.salt or os.urandom(6).hex()
         self.stop = asyncio.Event()
         self.interrupted: str | None = None
-        self.words_per_token = 1.0
+        self.pieces_per_token = 1.0
+        self.pace = Pace()
+        self.began = time.perf_counter()
+        self.cut: list[str] = []
+        self.levels: dict[int, list[Pass]] = {}
+        self.discarded: dict[int, Json] = {}
         self.foreign: list[Json] = []
         self.bench: Json = {}
-        self.tls = httpx.create_ssl_context(trust_env=False)  # 30 ms: once, not per level
+        secure = spec.base_url.startswith("https:")
+        self.tls = httpx.create_ssl_context(trust_env=False) if secure else False  # 30 ms: once, if at all
 
     def interrupt(self, reason: str) -> None:
         """Stop at once; what is under way is cut."""
@@ -81,10 +97,14 @@ class Run:
         except OSError:
             self.interrupt("nobody reads the results")
 
+    def left(self) -> float:
+        """Seconds of the budget that are left."""
+        return self.began + self.spec.budget - time.perf_counter()
+
     async def everything(self) -> Json:
         """Run it all and return the bench document, partial when interrupted or without hope."""
         spec = self.spec
-        began = time.perf_counter()
+        self.began = time.perf_counter()
         shown = {
             f.name: getattr(spec, f.name) for f in fields(spec) if f.name not in ("base_url", "model", "salt")
         }
@@ -95,6 +115,7 @@ class Run:
             "base_url": spec.base_url,
             "model": spec.model,
             "spec": {**shown, "levels": list(spec.levels), "salt": self.salt},
+            "workload": spec.workload(),
             "client": {"python": platform.python_version(), "httpx": httpx.__version__, "loop": loop},
             "warmups": None,
             "singles": None,
@@ -106,54 +127,123 @@ class Run:
             await self._stages()
         except Stop as reason:
             self.bench["stopped"] = str(reason)
+        self.bench["levels"] = [self._level(level) for level in self.levels]
         self.bench["interrupted"] = self.interrupted
         self.bench["client_limited"] = any(
             level["client"]["client_limited"] for level in self.bench["levels"]
         )
         self.bench["foreign_traffic"] = combined(self.foreign)
-        self.bench["seconds"] = round(time.perf_counter() - began, 3)
+        seconds = round(time.perf_counter() - self.began, 3)
+        self.bench["budget"] = {"seconds": spec.budget, "used_s": seconds, "cut": self.cut}
+        self.bench["seconds"] = seconds
         return self.bench
+
+    def _level(self, level: int) -> Json:
+        found = level_summary(self.levels[level], level, self.began)
+        found["discarded"] = self.discarded.get(level)
+        return found
 
     async def _stages(self) -> None:
         spec, bench = self.spec, self.bench
         if spec.warmups:
-            warm, _ = await self._stage("warmup", 1, spec.warmups, spec.warmup_tokens)
-            bench["warmups"] = stats.stage_summary(warm)
-            measured = [r.prompt_tokens for r in warm if r.completed and r.prompt_tokens]
-            if measured:
-                self.words_per_token = min(max(spec.prompt_tokens / measured[-1], 0.2), 2.0)
-            self._hope("the warm-up", warm)
+            warm = await self._stage("warmup", "warmup", 1, spec.warmups, spec.warmup_tokens)
+            bench["warmups"] = stats.stage_summary(warm.requests)
+            self._learn_length(warm.requests)
+            self._hope("the warm-up", warm.requests)
         if spec.singles:
-            alone, extra = await self._stage("single", 1, spec.singles, spec.output_tokens)
-            bench["singles"] = {**stats.single_summary(alone), **extra}
-            bench["single_stream_tok_s"] = stats.single_stream_rate(alone)
-            self._hope("the single runs", alone)
-        for level in spec.levels:
-            requests, extra = await self._stage("level", level, level * spec.waves, spec.output_tokens)
-            bench["levels"].append({**stats.level_summary(requests, level), **extra})
-            self._hope(f"level {level}", requests)
+            alone = await self._stage("single", "single", 1, spec.singles, spec.output_tokens)
+            seen = {"client": alone.client, "foreign_traffic": alone.foreign_traffic}
+            bench["singles"] = {**stats.single_summary(alone.requests), **seen}
+            bench["single_stream_tok_s"] = stats.single_stream_rate(alone.requests)
+            self.pace.learn(1, bench["single_stream_tok_s"])
+            self._hope("the single runs", alone.requests)
+        for repeat in range(spec.repeats):
+            for place, level in enumerate(spec.levels):
+                await self._level_pass(level, repeat, spec.levels[place:])
+
+    async def _level_pass(self, level: int, repeat: int, ahead: tuple[int, ...]) -> None:
+        spec = self.spec
+        if repeat == 0 and spec.discard:
+            await self._discard(level, ahead)
+        elif repeat and level not in self.levels:
+            return  # its first pass was left out, and said so
+        planned = level * spec.rounds(level)
+        why = what_to_leave_out(
+            self.pace, level, planned * spec.output_tokens, self.left(), 0.0 if repeat else spec.grace()
+        )
+        if why:
+            self.cut.append(f"level {level}, pass {repeat + 1}: left out, {why}")
+            return
+        one = await self._stage("level", f"level {level}/{repeat}", level, planned, spec.output_tokens)
+        one.repeat = repeat
+        self.levels.setdefault(level, []).append(one)
+        if one.cut_short:
+            self.cut.append(f"level {level}, pass {repeat + 1}: {one.cut_short}")
+        self.pace.learn(level, pass_summary(one, level, self.began)["aggregate_tok_s"])
+        self._hope(f"level {level}", one.requests)
+
+    async def _discard(self, level: int, ahead: tuple[int, ...]) -> None:
+        """A wave that is not counted: what is compiled or captured for a batch size is compiled in its first."""
+        spec = self.spec
+        passes = [(n, n * spec.rounds(n) * spec.output_tokens) for n in ahead]
+        if not discard_fits(self.pace, (level, level * spec.output_tokens), passes, self.left()):
+            self.cut.append(f"level {level}: no wave was discarded, to have time for what counts")
+            return
+        wave = await self._stage("discard", f"level {level}/discarded", level, level, spec.output_tokens)
+        found = pass_summary(wave, level, self.began)
+        names = ("requests", "completed", "failed", "output_tokens", "wall_s", "aggregate_tok_s", "cut_short")
+        self.discarded[level] = {name: found[name] for name in names}
+        self.pace.learn(level, found["aggregate_tok_s"])
+        if not any(r.completed for r in wave.requests):
+            self.levels[level] = [wave]  # nothing better will come: the level is what this wave was
+        self._hope(f"level {level} (the discarded wave)", wave.requests)
+
+    def _learn_length(self, requests: list[stats.Request]) -> None:
+        """How many pieces of text make a token, from what the server counted."""
+        pieces = self._pieces(self.spec.prompt_tokens) + self._pieces(self.spec.shared_prefix)
+        counted = [r.prompt_tokens for r in requests if r.completed and r.prompt_tokens]
+        if counted:
+            self.pieces_per_token = min(max(pieces * len(counted) / sum(counted), 0.1), 2.0)
+
+    def _pieces(self, tokens: int) -> int:
+        return round(tokens * self.pieces_per_token)
 
     def _hope(self, name: str, requests: list[stats.Request]) -> None:
         if self.interrupted:
             raise Stop(f"interrupted ({self.interrupted}) during {name}")
         if not any(r.completed for r in requests):
             first = requests[0]
+            why = first.kind if first.kind != "cut" else "the time was used up"
             raise Stop(
-                f"none of the {len(requests)} requests of {name} was completed ({first.kind}: {first.detail})"
+                f"none of the {len(requests)} requests of {name} was completed ({why}: {first.detail})"
             )
 
-    async def _stage(self, name: str, width: int, total: int, asked: int) -> tuple[list[stats.Request], Json]:
-        """``total`` requests, ``width`` at a time. Returns the requests and what was seen beside them."""
-        label = f"level {width}" if name == "level" else name
-        requests = [stats.Request(index, asked) for index in range(total)]
-        words = round(self.spec.prompt_tokens * self.words_per_token)
-        bodies = [self._body(label, index, words, asked) for index in range(total)]
+    async def _stage(self, name: str, label: str, width: int, total: int, asked: int) -> Pass:
+        """``total`` requests, ``width`` at a time, and what was seen beside them."""
+        spec = self.spec
+        deadline = spec.deadline(-(-total // width))
+        if name == "level" and spec.level_deadline:
+            deadline = spec.level_deadline
+        end = self.began + spec.budget
+        job = Job(
+            label=label,
+            width=width,
+            total=total,
+            asked=asked,
+            pieces=self._pieces(spec.prompt_tokens),
+            shared=self._pieces(spec.shared_prefix),
+            salt=self.salt,
+            deadline=deadline,
+            streams=list(range(width)),
+            stop_at=end,
+            cut_at=end + spec.grace(),
+        )
         before = await self._counters()
         began = time.perf_counter()
-        async with self._client(width) as client, self._watched(name, width, requests) as saturation:
-            await self._drive(client, name, width, requests, bodies)
-            busy = saturation.summary()
+        done = await self._perform(name, job)
         seconds = time.perf_counter() - began
+        short = self._cut_short(done, total)
+        requests = done.requests
         ours = sum(r.tokens or 0 for r in requests if r.completed)
         unsure = sum(r.asked for r in requests if not r.completed and r.intent is not None)
         after = await self._counters(at_least=None if before.tokens is None else before.tokens + ours)
@@ -162,26 +252,36 @@ class Run:
         for request in requests:
             if self.api_key:
                 request.detail = request.detail.replace(self.api_key, "***")
-        return requests, {"client": busy, "foreign_traffic": foreign["value"]}
+        return Pass(0, began, requests, done.client, foreign["value"], short)
+
+    def _cut_short(self, done: Done, total: int) -> str | None:
+        """What the end of the budget did to a stage. Requests that were never sent are taken out of it."""
+        if done.stopped or done.cut:
+            sent = [r for r in done.requests if r.intent is not None]
+            moved = [moment for r in sent for moment in (r.intent or 0.0, *r.stamps)]
+            if done.cut and hung(moved, time.perf_counter()):
+                for request in sent:
+                    if request.kind == "cut":
+                        request.kind = "timeout"
+                        request.detail = "nothing moved any more when the time of the benchmark was up"
+            lost = sum(1 for r in sent if r.kind == "cut")
+            done.requests = sent
+            return f"the time was used up with {len(sent)} of {total} requests sent" + (
+                f", {lost} of them not ended" if lost else ""
+            )
+        return None
+
+    async def _perform(self, name: str, job: Job) -> Done:
+        drive = Drive(self.spec, job, self.stop)
+        progress = Progress(self.tell, name, job.width, job.total, drive.counts)
+        async with self._client(job.width) as client, progress.every(self.spec.progress_interval):
+            return await drive.run(client)
 
     async def _counters(self, at_least: float | None = None) -> traffic.Counters:
         if self.stop.is_set():
             return traffic.Counters()
         async with self._client(2, patience=5.0) as client:
             return await traffic.settled(client, self.spec.base_url, at_least=at_least)
-
-    def _body(self, label: str, index: int, words: int, asked: int) -> bytes:
-        """The request, made before its time: making it is not the server's latency."""
-        document = {
-            "model": self.spec.model,
-            "prompt": prompt(self.spec, self.salt, label, index, words),
-            "max_tokens": asked,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        return json.dumps(document).encode()
 
     def _client(self, width: int, patience: float | None = None) -> httpx.AsyncClient:
         """A client whose pool never queues nor looks for idle connections (both cost more than a connect)."""
@@ -196,106 +296,6 @@ class Run:
             trust_env=False,
             follow_redirects=patience is not None,
         )
-
-    @contextlib.asynccontextmanager
-    async def _watched(
-        self, name: str, width: int, requests: list[stats.Request]
-    ) -> AsyncIterator[Saturation]:
-        """Progress and saturation beside a stage, with the garbage collector out of the way."""
-        saturation = Saturation()
-        reported: set[int] = set()
-        began = time.perf_counter()
-
-        def report(*, ended: bool) -> None:
-            for r in requests:
-                if (
-                    r.kind not in (None, "cut")
-                    and r.index not in reported
-                    and len(reported) < _REPORTED_FAILURES
-                ):
-                    reported.add(r.index)
-                    said = f"{name} C={width}: request {r.index} failed ({r.kind})"
-                    self.tell({"event": "note", "text": said})
-            seconds = time.perf_counter() - began
-            chunks = sum(len(r.stamps) for r in requests)
-            self.tell(
-                {
-                    "event": name,
-                    "concurrency": width,
-                    "done": sum(1 for r in requests if r.completed),
-                    "failed": sum(1 for r in requests if r.kind not in (None, "cut")),
-                    "total": len(requests),
-                    "tok_s": round(chunks / seconds, 1) if seconds > 0 else 0.0,  # chunks: usage comes last
-                    "seconds": round(seconds, 1),
-                    "ended": ended,
-                }
-            )
-
-        async def ticker() -> None:
-            while True:
-                await asyncio.sleep(self.spec.progress_interval)
-                report(ended=False)
-
-        beside = [asyncio.ensure_future(saturation.watch()), asyncio.ensure_future(ticker())]
-        try:
-            with no_collection():
-                yield saturation
-        finally:
-            for task in beside:
-                task.cancel()
-            report(ended=True)
-
-    async def _drive(
-        self,
-        client: httpx.AsyncClient,
-        name: str,
-        width: int,
-        requests: list[stats.Request],
-        bodies: list[bytes],
-    ) -> None:
-        """Send them all: ``width`` streams, each taking every ``width``-th request; up to the deadline or a stop."""
-        url = self.spec.base_url + "/v1/completions"
-        deadline = self.spec.deadline(-(-len(requests) // width))
-        if name == "level" and self.spec.level_deadline:
-            deadline = self.spec.level_deadline
-
-        async def one_stream(first: int) -> None:
-            for index in range(first, len(requests), width):
-                await self._bounded(
-                    stream.perform(client, url, bodies[index], requests[index]), requests[index]
-                )
-
-        everyone = asyncio.gather(*(one_stream(first) for first in range(width)))
-        stopped = asyncio.ensure_future(self.stop.wait())
-        both: set[asyncio.Future[Any]] = {everyone, stopped}
-        try:
-            await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
-            if everyone.done():
-                everyone.result()
-                return
-            everyone.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await everyone
-            if not self.stop.is_set():
-                for request in requests:
-                    if request.kind == "cut":
-                        request.kind, request.detail = "deadline", f"the stage was cut after {deadline:g} s"
-        finally:
-            stopped.cancel()
-
-    async def _bounded(self, work: Coroutine[Any, Any, None], request: stats.Request) -> None:
-        """One request within its own time limit."""
-        task = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait({task}, timeout=self.spec.request_timeout)
-            if task.done():
-                task.result()
-            else:
-                request.kind, request.detail = "timeout", f"not ended after {self.spec.request_timeout:g} s"
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task}, timeout=5)
 
 
 def combined(stages: list[Json]) -> Json:

@@ -32,7 +32,19 @@ OnEvent = Callable[[Json], None]
 SILENCE = 120.0
 API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
 _FOLDER = Path(__file__).parent
-_FILES = ("load.py", "saturation.py", "spec.py", "stats.py", "stream.py", "traffic.py")
+_FILES = (
+    "load.py",
+    "budget.py",
+    "drive.py",
+    "levels.py",
+    "progress.py",
+    "prompts.py",
+    "saturation.py",
+    "spec.py",
+    "stats.py",
+    "stream.py",
+    "traffic.py",
+)
 _WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 
 

@@ -12,10 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-if __package__:
-    from deployer.bench.stats import SAMPLES_FOR_P99, percentile
-else:  # on the host: the files lie side by side
-    from stats import SAMPLES_FOR_P99, percentile  # type: ignore[import-not-found,no-redef]
+from deployer.bench.stats import SAMPLES_FOR_P99, percentile
 
 Json = dict[str, Any]
 

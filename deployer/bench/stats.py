@@ -74,10 +74,10 @@ def distribution(values: Iterable[float]) -> Json:
     ordered = sorted(values)
     n = len(ordered)
     return {
-        "mean": _rounded(sum(ordered) / n) if n else None,
-        "p50": _rounded(percentile(ordered, 50)) if n else None,
-        "p95": _rounded(percentile(ordered, 95)) if n >= SAMPLES_FOR_P95 else None,
-        "p99": _rounded(percentile(ordered, 99)) if n >= SAMPLES_FOR_P99 else None,
+        "mean": rounded(sum(ordered) / n) if n else None,
+        "p50": rounded(percentile(ordered, 50)) if n else None,
+        "p95": rounded(percentile(ordered, 95)) if n >= SAMPLES_FOR_P95 else None,
+        "p99": rounded(percentile(ordered, 99)) if n >= SAMPLES_FOR_P99 else None,
         "n": n,
     }
 
@@ -134,27 +134,31 @@ def failures(requests: Iterable[Request]) -> dict[str, int]:
 def steady_window(requests: Sequence[Request], concurrency: int) -> tuple[float, float] | None:
     """The time in which every stream was busy, or None where there was none.
 
-    It opens when the last stream of the first wave has its first text and closes when the first stream of the
-    last wave ends. Requests are in waves of ``concurrency`` by index. All of them have to be completed.
+    It opens when the last stream has the first text of its first request and closes when the first stream
+    has nothing more to send. A request's stream is its index modulo ``concurrency``. All requests have to
+    be completed, and every stream must have one.
     """
     if not requests or not all(r.completed and r.stamps for r in requests):
         return None
-    last_wave = max(r.index for r in requests) // concurrency
-    opens = max(r.stamps[0] for r in requests if r.index < concurrency)
-    closes = min(r.end or 0.0 for r in requests if r.index // concurrency == last_wave)
-    return (opens, closes) if closes > opens else None
+    opens = max((r.stamps[0] for r in requests if r.index < concurrency), default=0.0)
+    last: dict[int, float] = {}
+    for r in requests:
+        stream = r.index % concurrency
+        last[stream] = max(last.get(stream, 0.0), r.end or 0.0)
+    closes = min(last.values())
+    return (opens, closes) if closes > opens and len(last) == concurrency else None
 
 
-def steady_rate(requests: Sequence[Request], concurrency: int) -> tuple[float | None, float | None]:
-    """Output tokens a second in the steady-state window, and its length; None where it holds too little."""
-    window = steady_window(requests, concurrency)
-    if window is None:
-        return None, None
+def steady_tokens(requests: Sequence[Request], window: tuple[float, float]) -> float:
+    """Output tokens that arrived within the window."""
     opens, closes = window
-    tokens = sum(r.tokens_per_chunk * sum(1 for t in r.stamps if opens < t <= closes) for r in requests)
-    if tokens < STEADY_TOKENS_PER_STREAM * concurrency:
-        return None, closes - opens
-    return tokens / (closes - opens), closes - opens
+    return sum(r.tokens_per_chunk * sum(1 for t in r.stamps if opens < t <= closes) for r in requests)
+
+
+def steady_rate(tokens: float, seconds: float, concurrency: int) -> float | None:
+    """Output tokens a second of the steady-state time; None where it holds too few to tell a rate."""
+    enough = tokens >= STEADY_TOKENS_PER_STREAM * concurrency
+    return tokens / seconds if enough and seconds > 0 else None
 
 
 def sample(request: Request, origin: float) -> Json:
@@ -162,11 +166,11 @@ def sample(request: Request, origin: float) -> Json:
     found: Json = {
         "index": request.index,
         "failed": request.kind,
-        "start_s": _rounded(None if request.intent is None else request.intent - origin),
-        "ttft_s": _rounded(ttft(request)),
-        "ttft_sent_s": _rounded(ttft_sent(request)),
-        "tpot_s": _rounded(tpot(request)),
-        "seconds": _rounded(end_to_end(request)),
+        "start_s": rounded(None if request.intent is None else request.intent - origin),
+        "ttft_s": rounded(ttft(request)),
+        "ttft_sent_s": rounded(ttft_sent(request)),
+        "tpot_s": rounded(tpot(request)),
+        "seconds": rounded(end_to_end(request)),
         "chunks": len(request.stamps),
         "output_tokens": request.tokens,
         "prompt_tokens": request.prompt_tokens,
@@ -198,9 +202,9 @@ def single_summary(requests: Sequence[Request]) -> Json:
     spent = [(r.tokens or 0, end_to_end(r) or 0.0) for r in done]
     return {
         **stage_summary(requests),
-        "tok_s": [_rounded(tokens / seconds) for tokens, seconds in spent if seconds > 0],
-        "ttft_s": distribution(_known(ttft(r) for r in done)),
-        "tpot_s": distribution(_known(tpot(r) for r in done)),
+        "tok_s": [rounded(tokens / seconds) for tokens, seconds in spent if seconds > 0],
+        "ttft_s": distribution(known(ttft(r) for r in done)),
+        "tpot_s": distribution(known(tpot(r) for r in done)),
     }
 
 
@@ -212,47 +216,13 @@ def single_stream_rate(requests: Sequence[Request]) -> float | None:
     """
     done = [r for r in requests if r.completed]
     seconds = sum(end_to_end(r) or 0.0 for r in done)
-    return _rounded(sum(r.tokens or 0 for r in done) / seconds) if seconds > 0 else None
+    return rounded(sum(r.tokens or 0 for r in done) / seconds) if seconds > 0 else None
 
 
-def level_summary(requests: Sequence[Request], concurrency: int) -> Json:
-    """One level: ``concurrency`` streams side by side.
-
-    ``wall_s`` runs from the first intent to the last event. ``aggregate_tok_s`` is output tokens / wall_s;
-    ``steady_tok_s`` counts only the time in which every stream was busy.
-    """
-    done = [r for r in requests if r.completed]
-    begun = [r.intent for r in requests if r.intent is not None]
-    ended = [r.end for r in requests if r.end is not None]
-    wall = max(ended) - min(begun) if begun and ended else None
-    common = stage_summary(requests)
-    samples = common.pop("samples")
-    tokens = common["output_tokens"]
-    steady, window = steady_rate(requests, concurrency)
-    chunks = sum(len(r.stamps) for r in done)
-    prompts = [r.prompt_tokens for r in done if r.prompt_tokens is not None]
-    return {
-        "concurrency": concurrency,
-        **common,
-        "wall_s": _rounded(wall),
-        "aggregate_tok_s": _rounded(tokens / wall) if wall and done else None,
-        "steady_tok_s": _rounded(steady),
-        "steady_s": _rounded(window),
-        "tokens_per_request": _rounded(tokens / len(done)) if done else None,
-        "tokens_per_chunk": _rounded(tokens / chunks) if chunks else None,
-        "prompt_tokens_per_request": _rounded(sum(prompts) / len(prompts)) if prompts else None,
-        "ttft_s": distribution(_known(ttft(r) for r in done)),
-        "ttft_sent_s": distribution(_known(ttft_sent(r) for r in done)),
-        "itl_s": distribution(gap for r in done for gap in token_gaps(r)),
-        "tpot_s": distribution(_known(tpot(r) for r in done)),
-        "samples": samples,
-    }
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
+def known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """Microseconds are more than the clock is worth; the rest is noise in a file."""
     return None if value is None else round(value, 6)

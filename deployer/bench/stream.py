@@ -11,10 +11,7 @@ from typing import Any
 
 import httpx
 
-if __package__:
-    from deployer.bench.stats import Request
-else:  # on the host: the files lie side by side
-    from stats import Request  # type: ignore[import-not-found,no-redef]
+from deployer.bench.stats import Request
 
 _EVENT_LIMIT = 4 * 1024 * 1024
 _TEXT_KEPT = 4096
@@ -109,7 +106,7 @@ def conclude(request: Request) -> None:
         request.kind = None
 
 
-async def perform(client: httpx.AsyncClient, url: str, body: bytes, request: Request) -> None:
+async def perform(client: httpx.AsyncClient, ready: httpx.Request, request: Request) -> None:
     """Send one request and record what comes back. Never raises for what a server can do; never retries."""
     clock = time.perf_counter
 
@@ -118,9 +115,11 @@ async def perform(client: httpx.AsyncClient, url: str, body: bytes, request: Req
             request.sent = clock()
 
     splitter = EventSplitter()
+    ready.extensions["trace"] = trace
     request.intent = clock()
     try:
-        async with client.stream("POST", url, content=body, extensions={"trace": trace}) as response:
+        response = await client.send(ready, stream=True)
+        try:
             if response.status_code != 200:
                 request.kind = f"http-{response.status_code}"
                 async for raw in response.aiter_raw():
@@ -133,6 +132,8 @@ async def perform(client: httpx.AsyncClient, url: str, body: bytes, request: Req
                 now = clock()
                 for data in splitter.feed(raw):
                     absorb(request, data, now)
+        finally:
+            await response.aclose()
         conclude(request)
     except httpx.TimeoutException as error:
         request.kind = "connect" if isinstance(error, httpx.ConnectTimeout) else "timeout"

@@ -25,15 +25,37 @@ Levels = Annotated[list[int], Field(min_length=1, max_length=32), AfterValidator
 
 
 class BenchConfig(Model):
-    """The smoke benchmark: warm-ups, single requests, then one or more waves at each level of concurrency."""
+    """The smoke benchmark: warm-ups, single requests, then one or more passes at each level of concurrency."""
 
-    levels: Levels = Field([8, 16, 32, 48, 64], description="numbers of requests in flight, one run each")
+    levels: Levels = Field([8, 16, 32, 48, 64], description="numbers of requests in flight")
     prompt_tokens: int = Field(128, ge=1, le=1_000_000, description="length of a prompt, in tokens")
     output_tokens: int = Field(128, ge=2, le=100_000, description="length of an answer, in tokens")
     warmups: int = Field(2, ge=0, le=100, description="requests sent first and not counted")
     warmup_tokens: int = Field(16, ge=1, le=100_000, description="length of a warm-up's answer, in tokens")
     singles: int = Field(2, ge=0, le=100, description="requests sent one at a time, for single-stream speed")
-    waves: int = Field(1, ge=1, le=100, description="requests of a level = level x waves")
+    waves: int = Field(1, ge=1, le=100, description="requests of a pass = level x waves")
+    requests: int = Field(
+        1, ge=1, le=100_000, description="fewest requests of a pass; more waves are run until it has them"
+    )
+    repeats: int = Field(2, ge=1, le=20, description="passes of a level, as far as the budget allows")
+    discard: bool = Field(
+        True, description="a wave before a level's first pass that is not counted, where the budget allows"
+    )
+    budget: float = Field(
+        300.0,
+        gt=0,
+        le=86_400,
+        description="time for the whole benchmark, in seconds; what does not fit is left out",
+    )
+    shared_prefix: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="tokens that all prompts begin with, before prompt_tokens of their own",
+    )
+    sanity: Literal["report", "gate"] = Field(
+        "report", description="whether an answer that is not sane is only reported or fails the gate"
+    )
     request_timeout: float = Field(
         900.0, gt=0, le=86_400, description="longest time for one request, in seconds"
     )
@@ -53,6 +75,12 @@ class PartialBench(Model):
     warmup_tokens: int | None = Field(None, ge=1, le=100_000, description="as of a service")
     singles: int | None = Field(None, ge=0, le=100, description="as of a service")
     waves: int | None = Field(None, ge=1, le=100, description="as of a service")
+    requests: int | None = Field(None, ge=1, le=100_000, description="as of a service")
+    repeats: int | None = Field(None, ge=1, le=20, description="as of a service")
+    discard: bool | None = Field(None, description="as of a service")
+    budget: float | None = Field(None, gt=0, le=86_400, description="as of a service")
+    shared_prefix: int | None = Field(None, ge=0, le=1_000_000, description="as of a service")
+    sanity: Literal["report", "gate"] | None = Field(None, description="as of a service")
     request_timeout: float | None = Field(None, gt=0, le=86_400, description="as of a service")
     place: Literal["auto", "host", "operator"] | None = Field(None, description="as of a service")
     seed: int | None = Field(None, ge=0, le=2**31 - 1, description="as of a service")

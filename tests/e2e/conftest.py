@@ -22,7 +22,7 @@ from tests.conftest import wipe
 #: Duration of a stand-in's start against the usual 8 s.
 SCALE = 0.1
 
-BENCH = "levels = [2, 4]\noutput_tokens = 8\nprompt_tokens = 16\n"
+BENCH = "levels = [2, 4]\noutput_tokens = 8\nprompt_tokens = 16\nrepeats = 1\ndiscard = false\n"
 
 
 @dataclass

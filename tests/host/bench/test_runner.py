@@ -22,7 +22,15 @@ from deployer.bench.runner import run_benchmark
 from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
 from deployer.host.protocol import Stream
 
-SMALL = {"levels": [2], "output_tokens": 16, "warmups": 0, "singles": 1, "request_timeout": 20.0}
+SMALL = {
+    "levels": [2],
+    "repeats": 1,
+    "discard": False,
+    "output_tokens": 16,
+    "warmups": 0,
+    "singles": 1,
+    "request_timeout": 20.0,
+}
 
 
 @dataclass

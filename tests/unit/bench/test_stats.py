@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.bench import stats
+from deployer.bench.levels import Pass, level_summary
 from deployer.bench.stats import Request
 
 numbers = st.floats(min_value=0, max_value=1e6, allow_nan=False)
+
+
+def level(requests: list[Request], concurrency: int) -> Any:
+    return level_summary([Pass(0, 0.0, requests, {}, None)], concurrency, 0.0)
 
 
 def request(
@@ -105,7 +111,7 @@ def test_single_stream_rate_is_tokens_over_the_whole_time() -> None:
 def test_a_level_in_two_waves() -> None:
     # Two streams; the second starts 0.1 s late. Each has two requests of 0.2 + 10 * 0.02 s.
     requests = [request(i, start=0.1 * (i % 2) + 0.401 * (i // 2)) for i in range(4)]
-    found = stats.level_summary(requests, 2)
+    found = level(requests, 2)
     wall = 0.1 + 2 * 0.401
     assert (found["requests"], found["completed"], found["failed"]) == (4, 4, {})
     assert found["output_tokens"] == 44
@@ -119,20 +125,30 @@ def test_a_level_in_two_waves() -> None:
 
 def test_the_steady_rate_is_the_decode_rate() -> None:
     requests = [request(i, start=0.05 * i, tokens=101) for i in range(4)]
-    rate, seconds = stats.steady_rate(requests, 4)
-    assert seconds == pytest.approx(2.0 + 0.001 - 0.15)
-    assert rate == pytest.approx(4 / 0.02, rel=0.03)
-    assert stats.level_summary(requests, 4)["aggregate_tok_s"] < 0.9 * (rate or 0)  # ramp and tail are in it
+    found = level(requests, 4)
+    assert found["steady_s"] == pytest.approx(2.0 + 0.001 - 0.15)
+    assert found["steady_tok_s"] == pytest.approx(4 / 0.02, rel=0.03)
+    assert found["aggregate_tok_s"] < 0.9 * found["steady_tok_s"]  # ramp and tail are in it
 
 
 def test_no_steady_rate_without_a_steady_time() -> None:
     apart = [request(0), request(1, start=10.0)]
-    assert stats.steady_rate(apart, 2) == (None, None)
+    assert stats.steady_window(apart, 2) is None
+    assert level(apart, 2)["steady_tok_s"] is None
     short = [request(i, tokens=3) for i in range(2)]
-    assert stats.steady_rate(short, 2)[0] is None
+    assert stats.steady_window(short, 2) is not None
+    assert level(short, 2)["steady_tok_s"] is None
     broken = [request(0, tokens=101), request(1, tokens=101)]
     broken[1].kind = "timeout"
-    assert stats.steady_rate(broken, 2) == (None, None)
+    assert stats.steady_window(broken, 2) is None
+    idle = [request(0, tokens=101), request(2, tokens=101)]
+    assert stats.steady_window(idle, 2) is None, "the second stream sent nothing"
+
+
+def test_the_window_ends_with_the_first_stream_that_has_nothing_more_to_send() -> None:
+    # Three requests in two streams: the second stream is done after one, at 0.2 + 10 * 0.02 s.
+    requests = [request(0), request(1), request(2, start=0.401)]
+    assert stats.steady_window(requests, 2) == pytest.approx((0.2, 0.401))
 
 
 @given(st.lists(st.sampled_from([None, "cut", "reset", "http-500", "timeout"]), min_size=1, max_size=30))
@@ -142,14 +158,14 @@ def test_every_request_is_accounted_for(kinds: list[str | None]) -> None:
         r = request(i)
         r.kind = kind
         requests.append(r)
-    for found in (stats.level_summary(requests, 4), stats.single_summary(requests)):
+    for found in (level(requests, 4), stats.single_summary(requests)):
         assert found["completed"] + sum(found["failed"].values()) == found["requests"] == len(kinds)
         assert found["output_tokens"] == 11 * kinds.count(None)
         assert len(found["samples"]) == len(kinds)
 
 
 def test_a_level_that_never_began() -> None:
-    found = stats.level_summary([Request(i, 8) for i in range(3)], 3)
+    found = level([Request(i, 8) for i in range(3)], 3)
     assert found["failed"] == {"cut": 3}
     assert found["wall_s"] is None
     assert found["aggregate_tok_s"] is None

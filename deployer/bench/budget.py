@@ -1,0 +1,67 @@
+"""The time of a run, and what fits into it. Decides only what is left out, never what is reported.
+
+Travels to the host with ``load.py``: Python 3.9, standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+#: A server on which nothing at all has moved for this long when the time is up is hung, not slow; in seconds.
+HUNG = 60.0
+
+
+class Pace:
+    """Output tokens a second by concurrency, as far as measured; else a cautious guess."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}
+
+    def learn(self, concurrency: int, rate: float | None) -> None:
+        """What a stage of this concurrency gave."""
+        if rate is not None and rate > 0:
+            self._known[concurrency] = rate
+
+    def rate(self, concurrency: int) -> float | None:
+        """Tokens a second: the nearest measured level below, grown with the square root of the concurrency.
+
+        Batching gains more than that on a server with room (26 tok/s alone and 578 with 32 in flight) and
+        less on one that queues; a guess is replaced as soon as the level was run. None when nothing is known.
+        """
+        below = [known for known in self._known if known <= concurrency]
+        if not below:
+            return min(self._known.values(), default=None)
+        nearest = max(below)
+        return self._known[nearest] * sqrt(concurrency / nearest)
+
+    def seconds(self, concurrency: int, tokens: float) -> float:
+        """How long ``tokens`` take at this concurrency; 0 when nothing is known yet."""
+        rate = self.rate(concurrency)
+        return tokens / rate if rate else 0.0
+
+
+def discard_fits(
+    pace: Pace, wave: tuple[int, float], passes: Sequence[tuple[int, float]], left: float
+) -> bool:
+    """Whether a wave that is not counted leaves time for the first pass of this and all later levels.
+
+    ``wave`` and ``passes`` are (concurrency, output tokens).
+    """
+    needed = pace.seconds(*wave) + sum(pace.seconds(*item) for item in passes)
+    return needed <= left
+
+
+def what_to_leave_out(pace: Pace, concurrency: int, tokens: float, left: float, grace: float) -> str | None:
+    """None when a pass may begin, else why not. A first pass may use the grace (0 for a repeat)."""
+    if left <= 0:
+        return "the time was used up"
+    needed = pace.seconds(concurrency, tokens)
+    if needed > left + grace:
+        return f"it takes about {needed:.0f} s and {left:.0f} s were left"
+    return None
+
+
+def hung(moved: Sequence[float], moment: float) -> bool:
+    """Whether nothing (no request sent, no text arrived) has moved for `HUNG` seconds at ``moment``."""
+    return bool(moved) and moment - max(moved) > HUNG

@@ -1,0 +1,72 @@
+"""Progress beside a stage, as events.
+
+Travels to the host with ``load.py``: Python 3.9, standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+Json = dict[str, Any]
+
+_REPORTED_FAILURES = 5
+
+
+class Progress:
+    """Tells about one stage: ``counts`` gives ``{done, failed, chunks, kinds}`` so far.
+
+    ``kinds`` has (number of the request, kind) of those that failed; the first five are told one by one.
+    """
+
+    def __init__(
+        self, tell: Callable[[Json], None], name: str, width: int, total: int, counts: Callable[[], Json]
+    ) -> None:
+        self._tell = tell
+        self._name = name
+        self._width = width
+        self._total = total
+        self._counts = counts
+        self._began = time.perf_counter()
+        self._told: set[int] = set()
+
+    def report(self, *, ended: bool) -> None:
+        """One event, and notes for new failures."""
+        counts = self._counts()
+        for index, kind in counts.pop("kinds"):
+            if index not in self._told and len(self._told) < _REPORTED_FAILURES:
+                self._told.add(index)
+                said = f"{self._name} C={self._width}: request {index} failed ({kind})"
+                self._tell({"event": "note", "text": said})
+        seconds = time.perf_counter() - self._began
+        chunks = counts.pop("chunks")  # not tokens: usage comes last
+        self._tell(
+            {
+                "event": self._name,
+                "concurrency": self._width,
+                **counts,
+                "total": self._total,
+                "tok_s": round(chunks / seconds, 1) if seconds > 0 else 0.0,
+                "seconds": round(seconds, 1),
+                "ended": ended,
+            }
+        )
+
+    @contextlib.asynccontextmanager
+    async def every(self, interval: float) -> AsyncIterator[None]:
+        """Report every ``interval`` seconds inside, and at the end."""
+
+        async def ticker() -> None:
+            while True:
+                await asyncio.sleep(interval)
+                self.report(ended=False)
+
+        beside = asyncio.ensure_future(ticker())
+        try:
+            yield
+        finally:
+            beside.cancel()
+            self.report(ended=True)

@@ -1,0 +1,105 @@
+"""Passes, discarded waves and the budget, against a server of known schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from deployer.bench import load
+from deployer.bench.spec import Spec
+
+
+def measure(base: str, model: str, **more: Any) -> dict[str, Any]:
+    values = {"warmups": 0, "singles": 0, "output_tokens": 16, "request_timeout": 20.0, **more}
+    httpx.get(base + "/seen")
+    bench = load.run(Spec.from_json({"base_url": base, "model": model, **values}), lambda _: None)
+    stages = [part for level in bench["levels"] for part in (level, *level["passes"], level["discarded"])]
+    for stage in stages:
+        if stage:
+            assert stage["completed"] + sum(stage["failed"].values()) == stage["requests"]
+    return bench
+
+
+def test_each_level_has_a_discarded_wave_and_its_passes(mock_server: str) -> None:
+    bench = measure(mock_server, "fast", levels=[2, 4], repeats=3, waves=2)
+    seen = httpx.get(mock_server + "/seen").json()
+    assert len(seen) == (2 + 4) * (1 + 3 * 2)
+    assert len({request["body"]["prompt"] for request in seen}) == len(seen), "no prompt comes twice"
+    for level in bench["levels"]:
+        width = level["concurrency"]
+        assert level["discarded"]["completed"] == width
+        assert [one["repeat"] for one in level["passes"]] == [0, 1, 2]
+        assert all(one["requests"] == 2 * width for one in level["passes"])
+        assert level["requests"] == 6 * width
+        walls = sum(one["wall_s"] for one in level["passes"])
+        assert level["aggregate_tok_s"] == pytest.approx(level["output_tokens"] / walls, rel=1e-3)
+    starts = [
+        one["started_s"] for repeat in range(3) for one in (lv["passes"][repeat] for lv in bench["levels"])
+    ]
+    assert starts == sorted(starts), (
+        "all levels once, then all again: a drift of the server is in every level"
+    )
+    assert bench["budget"]["cut"] == []
+    assert bench["workload"]["requests"] == {"2": 4, "4": 8}
+
+
+def test_more_waves_where_a_pass_is_to_have_more_requests(mock_server: str) -> None:
+    bench = measure(mock_server, "fast", levels=[2, 8], requests=7, repeats=1, discard=False)
+    assert [level["requests"] for level in bench["levels"]] == [8, 8]
+
+
+def test_prompts_share_what_they_are_asked_to(mock_server: str) -> None:
+    measure(mock_server, "fast", levels=[4], repeats=2, warmups=1, shared_prefix=40, prompt_tokens=20)
+    prompts = [request["body"]["prompt"] for request in httpx.get(mock_server + "/seen").json()[1:]]
+    heads = {text.partition("\nNote ")[0] for text in prompts}
+    assert len(heads) == 1
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_what_does_not_fit_is_left_out_and_said(mock_server: str) -> None:
+    # A wave takes 0.2 + 47 * 0.02 = 1.14 s.
+    bench = measure(mock_server, "slow", levels=[2, 3, 4], output_tokens=48, budget=3.0, singles=1)
+    assert bench["budget"]["used_s"] < 3.5
+    assert bench["levels"][0]["discarded"] is None
+    assert bench["levels"][0]["completed"] == 2
+    assert len(bench["levels"]) < 3
+    said = " / ".join(bench["budget"]["cut"])
+    assert "level 2: no wave was discarded" in said
+    assert "level 4, pass 1: left out" in said
+    assert bench["stopped"] is None
+
+
+def test_nothing_new_is_sent_after_the_end_and_what_is_under_way_may_finish(
+    mock_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A request takes 1.14 s, so the third of a stream is under way after 3 s.
+    options = {"levels": [2], "waves": 5, "repeats": 1, "discard": False, "output_tokens": 48, "budget": 3.0}
+    level = measure(mock_server, "slow", **options)["levels"][0]
+    assert level["cut_short"] == "the time was used up with 6 of 10 requests sent, 2 of them not ended"
+    assert level["failed"] == {"cut": 2}, "a grace of 0.3 s is not enough"
+    assert level["completed"] == 4
+    monkeypatch.setattr("deployer.bench.spec.GRACE", 0.5)
+    level = measure(mock_server, "slow", **options)["levels"][0]
+    assert level["cut_short"] == "the time was used up with 6 of 10 requests sent"
+    assert level["failed"] == {}
+    assert level["steady_tok_s"] == pytest.approx(2 * 48 / 1.16, rel=0.15)
+
+
+def test_a_server_that_hangs_until_the_time_is_up_failed(
+    mock_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"levels": [2], "repeats": 1, "discard": False, "budget": 1.0}
+    bench = measure(mock_server, "hang", **options)
+    assert bench["levels"][0]["failed"] == {"cut": 2}, "after a second nobody can tell"
+    monkeypatch.setattr("deployer.bench.budget.HUNG", 0.5)
+    bench = measure(mock_server, "hang", **options)
+    assert bench["levels"][0]["failed"] == {"timeout": 2}
+    assert "timeout" in bench["stopped"]
+
+
+def test_a_discarded_wave_that_fails_ends_the_run_and_is_seen(mock_server: str) -> None:
+    bench = measure(mock_server, "http-500", levels=[2, 4], budget=30)
+    assert [level["failed"] for level in bench["levels"]] == [{"http-500": 2}]
+    assert "discarded" in bench["stopped"]
