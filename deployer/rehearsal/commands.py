@@ -13,16 +13,18 @@ from typing import Any
 import click
 
 from deployer.errors import UsageError
-from deployer.rehearsal import hosts, machine
+from deployer.rehearsal import hosts, machine, sglang_env
 from deployer.rehearsal.checks import SETTINGS
 from deployer.rehearsal.engine_venv import DEFAULT_VERSION, VERSIONS
-from deployer.rehearsal.sets import DEFAULT_FOLDER, DEFAULT_SET
+from deployer.rehearsal.inventory import TEMPLATES
+from deployer.rehearsal.preparation import size_text
+from deployer.rehearsal.sets import DEFAULT_FOLDER, DEFAULT_SET, SGLANG_SET
 from deployer.resources import shipped
 
 
-def shipped_inventory() -> str:
-    """The inventory of the default set, as short as it can be said from here."""
-    path = shipped("inventories") / "rehearsal.toml"
+def shipped_inventory(engine: str = "standin") -> str:
+    """The inventory of an engine's usual set, as short as it can be said from here."""
+    path = shipped("inventories") / TEMPLATES[engine][0]
     try:
         here = Path.cwd()
     except FileNotFoundError:  # the working directory has been removed
@@ -57,6 +59,10 @@ set_option = click.option(
 )
 
 
+#: What of the environment goes on to root; pip's settings too, for the packages of the real engine.
+_KEPT = ["DEPLOYER_REHEARSAL_DIR", "DEPLOYER_JSON"]
+
+
 def as_root() -> None:
     """Go on as root: the same command line again through `sudo -n`, where that is allowed and needed."""
     sudo = machine.program("sudo")
@@ -67,7 +73,7 @@ def as_root() -> None:
         command = [
             sudo,
             "-n",
-            "--preserve-env=DEPLOYER_REHEARSAL_DIR,DEPLOYER_JSON",
+            f"--preserve-env={','.join(_KEPT + [name for name in os.environ if name.startswith('PIP_')])}",
             sys.executable,
             "-m",
             "deployer",
@@ -106,18 +112,24 @@ def rehearse() -> None:
 Examples:
   deployer rehearse up
   deployer rehearse up --hosts 2 --sglang 0.5.23
-  deployer rehearse up --name mine --set scale=0.25     quick starts, in a set of its own"""
+  deployer rehearse up --name mine --set scale=0.25     quick starts, in a set of its own
+  deployer rehearse up --engine sglang                  the real SGLang, on the CPU (2.5 GB once, some minutes)"""
 )
 @click.option(
     "--hosts", "count", type=click.IntRange(1), default=1, show_default=True, help="How many hosts."
 )
 @click.option(
+    "--engine",
+    type=click.Choice(tuple(TEMPLATES)),
+    default="standin",
+    show_default=True,
+    help=f"The stand-in for eight GPUs, or the real SGLang {sglang_env.VERSION} on the CPU.",
+)
+@click.option(
     "--sglang",
     "version",
     type=click.Choice(VERSIONS),
-    default=DEFAULT_VERSION,
-    show_default=True,
-    help="The SGLang version that the stand-in engine speaks like.",
+    help=f"The SGLang version that the stand-in engine speaks like.  [default: {DEFAULT_VERSION}]",
 )
 @click.option(
     "--set",
@@ -126,17 +138,41 @@ Examples:
     metavar="KEY=VALUE",
     help=f"A setting of the stand-in engine: {', '.join(SETTINGS)}.",
 )
-@set_option
+@click.option(
+    "--name",
+    "set_name",
+    help=f"Which set of practice hosts.  [default: {DEFAULT_SET}; with the real engine {SGLANG_SET}]",
+)
 @json_option
-def up(count: int, version: str, pairs: tuple[str, ...], set_name: str, as_json: bool) -> None:
-    """Boot practice hosts, or find them booted."""
+def up(
+    count: int,
+    engine: str,
+    version: str | None,
+    pairs: tuple[str, ...],
+    set_name: str | None,
+    as_json: bool,
+) -> None:
+    """Boot practice hosts, or find them booted.
+
+    The real engine is prepared once, beside the sets: a Python environment with SGLang, and a tiny model with random
+    weights. A preparation that was broken off goes on where it was.
+    """
     as_root()
-    booted = hosts.up(set_name, count, engine_version=version, settings=options(pairs), say=say_to(as_json))
+    usual_set = TEMPLATES[engine][1]
+    set_name = set_name or usual_set
+    booted = hosts.up(
+        set_name,
+        count,
+        engine=engine,
+        engine_version=version,
+        settings=options(pairs),
+        say=say_to(as_json),
+    )
     if as_json:
         print_json(hosts.status(set_name))
         return
-    usual = len(booted) == 1 and booted[0].folder.parent == DEFAULT_FOLDER / DEFAULT_SET
-    click.echo(f"inventory  {shipped_inventory() if usual else booted[0].inventory}")
+    usual = len(booted) == 1 and booted[0].folder.parent == DEFAULT_FOLDER / usual_set
+    click.echo(f"inventory  {shipped_inventory(engine) if usual else booted[0].inventory}")
     click.echo(f"ssh        ssh -F {booted[0].ssh_config} {booted[0].name}")
 
 
@@ -151,6 +187,21 @@ def down(set_name: str, as_json: bool) -> None:
         print_json({"set": set_name, "removed": removed})
     elif not removed:
         click.echo(f"there is no set {set_name} of practice hosts")
+
+
+@rehearse.command(epilog="\b\nExample:\n  deployer rehearse clean")
+@json_option
+def clean(as_json: bool) -> None:
+    """Remove the prepared real engine (SGLang and its model). Practice hosts that use it must be down."""
+    as_root()
+    machine.require_root()
+    given_back = sglang_env.remove(lambda: hosts.sets_with("sglang"))
+    if as_json:
+        print_json({"removed": given_back is not None, "bytes": given_back or 0})
+    elif given_back is None:
+        click.echo("no engine is prepared")
+    else:
+        click.echo(f"removed sglang-{sglang_env.VERSION}: {size_text(given_back)}")
 
 
 @rehearse.command(epilog="\b\nExamples:\n  deployer rehearse status\n  deployer rehearse status --json")
@@ -170,6 +221,16 @@ def status(set_name: str, as_json: bool) -> None:
         faults = ", ".join(entry["name"] for entry in host["faults"])
         click.echo(
             f"{host['host']}  {host['address']}:{host['port']}  {state}{f'  faults: {faults}' if faults else ''}"
+        )
+    others = [name for name in document["sets"] if name != set_name]
+    if others:
+        click.echo(f"other sets: {', '.join(others)} (--name)")
+    prepared = document["prepared"]
+    if prepared["there"]:
+        how = "" if prepared["ready"] else ", not finished"
+        click.echo(
+            f"prepared   {prepared['engine']}: {size_text(prepared['bytes'])} in {prepared['folder']}{how}; "
+            "`deployer rehearse clean` removes it"
         )
 
 

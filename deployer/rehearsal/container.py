@@ -135,8 +135,11 @@ DROPPED = "CAP_SYS_TIME,CAP_SYS_MODULE,CAP_SYS_RAWIO,CAP_SYSLOG,CAP_WAKE_ALARM,C
 _WITHOUT = ",".join("-" + name[len("CAP_") :].lower() for name in DROPPED.split(","))
 
 
-def start(root: Path, name: str, hostname: str, binds: Sequence[Path], log: Path) -> int:
-    """Boot ``rehearsal.target`` on ``root``; returns the process id of systemd-nspawn."""
+def start(root: Path, name: str, hostname: str, binds: Sequence[tuple[Path, str]], log: Path) -> int:
+    """Boot ``rehearsal.target`` on ``root``; returns the process id of systemd-nspawn.
+
+    ``binds``: folders of the machine, and where the host sees them, read-only.
+    """
     nspawn = machine.program("systemd-nspawn")
     assert nspawn is not None
     groups = control_groups(name)
@@ -155,7 +158,7 @@ def start(root: Path, name: str, hostname: str, binds: Sequence[Path], log: Path
         "--console=read-only",
         f"--drop-capability={DROPPED}",
         *(["--keep-unit"] if groups else []),
-        *(f"--bind-ro={_nspawn_path(path)}" for path in binds),
+        *(f"--bind-ro={_nspawn_path(source)}:{_nspawn_path(target)}" for source, target in binds),
         "systemd.unit=rehearsal.target",
     ]
     # The shell enters the control groups and becomes systemd-nspawn, so the process id is known from the start.
@@ -180,7 +183,7 @@ def start(root: Path, name: str, hostname: str, binds: Sequence[Path], log: Path
         os.close(nothing)
 
 
-def _nspawn_path(path: Path) -> str:
+def _nspawn_path(path: Path | str) -> str:
     return str(path).replace("\\", "\\\\").replace(":", "\\:")
 
 
@@ -197,3 +200,48 @@ def enter(init: int, argv: Sequence[str], *, stdin: str | None = None, timeout: 
         "LANG=C.UTF-8",
     ]
     return machine.run(["nsenter", f"--target={init}", *spaces, *clean, *argv], stdin=stdin, timeout=timeout)
+
+
+# Memory
+
+
+def memory_limit_file(init: int, groups: str | None = None, mounts: str | None = None) -> Path | None:
+    """The file that limits the memory of all processes of a container; None where the kernel has no such control.
+
+    ``groups`` and ``mounts`` are the texts of the init's cgroup file and of the mount table.
+    """
+    groups = Path(f"/proc/{init}/cgroup").read_text() if groups is None else groups
+    mounts = Path("/proc/self/mounts").read_text() if mounts is None else mounts
+    table = [line.split() for line in mounts.splitlines()]
+    for line in groups.splitlines():
+        _, controllers, group = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            points = [words[1] for words in table if words[2] == "cgroup" and "memory" in words[3].split(",")]
+            file = "memory.limit_in_bytes"
+        elif not controllers:
+            points = [words[1] for words in table if words[2] == "cgroup2"]
+            file = "memory.max"
+        else:
+            continue
+        # Its systemd keeps PID 1 in a group of its own, below the one that holds the whole container.
+        found = [
+            Path(point) / group.strip().removesuffix("/init.scope").lstrip("/") / file for point in points
+        ]
+        if found and (found[0].exists() or controllers):
+            return found[0]
+    return None
+
+
+def limit_memory(init: int, limit: int | None) -> None:
+    """Let a container's processes have ``limit`` bytes of memory together; None takes the limit away.
+
+    HostError where this kernel cannot do it, or the container holds more than that.
+    """
+    file = memory_limit_file(init)
+    if file is None:
+        raise HostError("the memory of a rehearsal host cannot be limited: there is no memory control group")
+    without = "-1" if file.name == "memory.limit_in_bytes" else "max"
+    try:
+        file.write_text(without if limit is None else str(limit))
+    except OSError as error:
+        raise HostError(f"the memory of the rehearsal host cannot be limited by {file}: {error}") from error

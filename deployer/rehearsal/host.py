@@ -13,6 +13,7 @@ from deployer.rehearsal.sets import DEFAULT_SET, SetRecord
 from deployer.rehearsal.system import SSH_PORT
 
 GPUS = 8
+"""GPUs that the stand-in engine has; the real one runs on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class RehearsalHost:
     port: int
     set: str
     folder: Path
+    engine: str = "standin"
 
     @property
     def pid(self) -> int:
@@ -71,8 +73,12 @@ class RehearsalHost:
             "identity_file": keys / "client_key",
             "known_hosts": keys / "known_hosts",
             "host_keys": "strict",
-            "gpus": GPUS,
+            "gpus": GPUS if self.engine == "standin" else 0,
         }
+
+    def limit_memory(self, limit: int | None) -> None:
+        """Let all processes of the host have ``limit`` bytes of memory together; None: as much as the machine has."""
+        container.limit_memory(self.pid, limit)
 
     def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> str:
         """Run a program on the host as root, beside SSH; returns its output. HostError when it fails."""
@@ -81,7 +87,9 @@ class RehearsalHost:
 
 def host_of(record: SetRecord, name: str) -> RehearsalHost:
     """A host of a set by its name."""
-    return RehearsalHost(name, record.hosts[name].address, SSH_PORT, record.name, record.folder / name)
+    return RehearsalHost(
+        name, record.hosts[name].address, SSH_PORT, record.name, record.folder / name, record.engine
+    )
 
 
 def find(set_name: str = DEFAULT_SET) -> list[RehearsalHost]:

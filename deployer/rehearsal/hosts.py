@@ -31,7 +31,10 @@ from deployer.rehearsal.host import RehearsalHost, find, host_of
 from deployer.rehearsal.inventory import write_inventory, write_ssh_files
 from deployer.rehearsal.layer import Layer
 from deployer.rehearsal.model import write_model
+from deployer.rehearsal.real_engine import PYTHON, real_engine_binds, write_real_engine
 from deployer.rehearsal.sets import DEFAULT_SET, HostRecord, SetRecord
+from deployer.rehearsal.sglang_env import VERSION as SGLANG_VERSION
+from deployer.rehearsal.sglang_env import describe, ensure, require_memory
 from deployer.rehearsal.standin import FAULTS, configure, engine_settings, fault, read_faults
 from deployer.rehearsal.system import LOGINS, SSH_PORT, write_system
 
@@ -48,34 +51,37 @@ def up(
     set_name: str = DEFAULT_SET,
     hosts: int = 1,
     *,
-    engine_version: str = DEFAULT_VERSION,
+    engine: str = "standin",
+    engine_version: str | None = None,
     settings: Mapping[str, object] | None = None,
     say: Say = _silent,
 ) -> list[RehearsalHost]:
     """Boot a set of hosts, or find it booted; returns them in order, ready for SSH.
 
     A set that is already up stays as it is; one with fewer hosts than asked for gets more; a host that stopped boots
-    again from its disk. ``settings`` are for the stand-in engine, see `configure`. UsageError for a setting that
-    there is not, a version it cannot speak or another version than the set has, HostError when something does not boot.
+    again from its disk. ``engine`` is ``standin``, or ``sglang``: the real one on the CPU, which is prepared first if
+    it is not yet. ``settings`` are for the stand-in engine, see `configure`. UsageError for a setting that there is
+    not, a version it cannot speak or another engine or version than the set has, PreflightRefused where the machine is
+    not fit, HostError when something cannot be prepared or does not boot.
     """
-    if engine_version not in VERSIONS:
-        raise UsageError(
-            f"the stand-in engine cannot speak like SGLang {engine_version}",
-            remedy=f"choose one of {', '.join(VERSIONS)}",
-        )
+    engine_version = _version(engine, engine_version, settings or {})
     if not 1 <= hosts <= sets.MOST_HOSTS:
         raise UsageError(f"a set has 1 to {sets.MOST_HOSTS} hosts, not {hosts}")
-    check_settings(settings or {})
     machine.require_fit()
     folder = sets.set_folder(set_name)
+    if engine == "sglang":
+        if not any(host.running for host in find(set_name)):
+            require_memory(hosts)
+        ensure(say)
     with sets.lock_set(set_name):
         record = sets.load_set(set_name)
-        if record and record.engine_version != engine_version:
+        if record and (record.engine, record.engine_version) != (engine, engine_version):
+            kind = "the stand-in for " if record.engine == "standin" else "the real "
             raise UsageError(
-                f"set {set_name} is there already, with SGLang {record.engine_version}",
-                remedy="run `deployer rehearse down` first",
+                f"set {set_name} is there already, with {kind}SGLang {record.engine_version}",
+                remedy=f"run `deployer rehearse down --name {set_name}` first",
             )
-        record = record or SetRecord(set_name, folder, engine_version)
+        record = record or SetRecord(set_name, folder, engine_version, engine=engine)
         count = max(hosts, len(record.hosts))
         folder.mkdir(parents=True, exist_ok=True)
         addresses = sets.take_addresses(set_name, folder, count)
@@ -86,6 +92,8 @@ def up(
         record.save()
         ready = [host_of(record, name) for name in record.hosts]
         started = {host.name: time.monotonic() for host in ready if not host.running}
+        if engine == "sglang" and started:
+            require_memory(len(started))
         write_ssh_files(folder, ready, LOGINS)
         write_inventory(folder / "inventory.toml", ready)
         for host in ready:
@@ -111,6 +119,30 @@ def up(
         return ready
 
 
+def _version(engine: str, version: str | None, settings: Mapping[str, object]) -> str:
+    """The SGLang version of an engine, given or usual. UsageError for what that engine cannot be told."""
+    if engine == "standin":
+        if version is not None and version not in VERSIONS:
+            raise UsageError(
+                f"the stand-in engine cannot speak like SGLang {version}",
+                remedy=f"choose one of {', '.join(VERSIONS)}",
+            )
+        check_settings(settings)
+        return version or DEFAULT_VERSION
+    if engine != "sglang":
+        raise UsageError(f"there is no engine {engine}", remedy="choose standin or sglang")
+    if settings:
+        raise UsageError(
+            f"{', '.join(settings)}: only the stand-in engine has settings", remedy="leave --set out"
+        )
+    if version not in (None, SGLANG_VERSION):
+        raise UsageError(
+            f"the real engine is SGLang {SGLANG_VERSION}, not {version}",
+            remedy=f"leave --sglang out, or give --sglang {SGLANG_VERSION}",
+        )
+    return SGLANG_VERSION
+
+
 def _prepare(host: RehearsalHost, version: str, settings: dict[str, object]) -> None:
     """Make the host's disk with all its files; `complete` is written last."""
     _unmount(host)
@@ -131,10 +163,14 @@ def _prepare(host: RehearsalHost, version: str, settings: dict[str, object]) -> 
             address=host.address,
             host_key=(keys / f"{host.name}_host_key").read_text(),
             client_key=(keys / "client_key.pub").read_text(),
-            hidden=[sets.DEFAULT_FOLDER, host.folder.parent],
+            hidden=[sets.DEFAULT_FOLDER, host.folder.parent, sets.engines_folder()],
+            python="/opt/sglang/bin/python3" if host.engine == "standin" else PYTHON,
         )
-        write_engine(layer, version=version, settings=engine_settings(version, settings))
-        write_model(layer)
+        if host.engine == "sglang":
+            write_real_engine(layer)
+        else:
+            write_engine(layer, version=version, settings=engine_settings(version, settings))
+            write_model(layer)
     finally:
         machine.unmount_below(host.folder)
     (host.folder / "complete").write_text("")
@@ -147,7 +183,14 @@ def _boot(host: RehearsalHost) -> None:
     machine.mount_image(host.folder / "disk.img", host.folder / "disk")
     machine.mount_overlay(Path("/"), host.folder / "disk/upper", host.folder / "disk/work", root)
     name = f"{host.set}-{host.name}"
-    container.start(root, name, host.name, needed_from_machine(), host.folder / "console.log")
+    container.start(root, name, host.name, _binds(host.engine), host.folder / "console.log")
+
+
+def _binds(engine: str) -> list[tuple[Path, str]]:
+    """Folders of the machine that hosts with an engine see, and where."""
+    if engine == "sglang":
+        return real_engine_binds()
+    return [(path, str(path)) for path in needed_from_machine()]
 
 
 def _await_boot(host: RehearsalHost) -> None:
@@ -244,11 +287,20 @@ def status(set_name: str = DEFAULT_SET) -> dict[str, Any]:
     return {
         "set": set_name,
         "folder": str(sets.set_folder(set_name)),
+        "engine": record.engine if record else None,
         "engine_version": record.engine_version if record else None,
         "inventory": str(sets.set_folder(set_name) / "inventory.toml") if record else None,
         "ssh_config": str(sets.set_folder(set_name) / "ssh_config") if record else None,
         "hosts": shown,
+        "sets": sets.all_sets(),
+        "prepared": describe(),
     }
+
+
+def sets_with(engine: str) -> list[str]:
+    """The sets that have hosts with an engine, running or not."""
+    records = [sets.load_set(name) for name in sets.all_sets()]
+    return [record.name for record in records if record and record.engine == engine]
 
 
 def powercut(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:

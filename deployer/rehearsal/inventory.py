@@ -37,19 +37,27 @@ def write_ssh_files(folder: Path, hosts: Sequence[RehearsalHost], users: Sequenc
     sets.give_to_operator(folder / "client_key")
 
 
+#: The shipped inventory of each engine: the file, and the set and address that it speaks of.
+TEMPLATES = {
+    "standin": ("rehearsal.toml", sets.DEFAULT_SET, "127.77.0.1"),
+    "sglang": ("rehearsal-sglang.toml", sets.SGLANG_SET, "127.77.0.241"),
+}
+
+
 def inventory_text(template: str, folder: Path, hosts: Sequence[RehearsalHost]) -> str:
-    """The shipped inventory with this set's folder and addresses in it, and all of its hosts."""
+    """The shipped inventory of the hosts' engine with this set's folder and addresses in it, and all of its hosts."""
+    _, usual_set, usual_address = TEMPLATES[hosts[0].engine]
     block = re.search(r"^\[hosts\.practice-1\]\n(?:.+\n)+", template, re.MULTILINE)
     assert block is not None
-    text = template.replace("127.77.0.1", hosts[0].address)
-    mine = [block[0].replace("practice-1", host.name).replace("127.77.0.1", host.address) for host in hosts]
+    text = template.replace(usual_address, hosts[0].address)
+    mine = [block[0].replace("practice-1", host.name).replace(usual_address, host.address) for host in hosts]
     start = text.index("[hosts.practice-1]")
     rest = text[start:].partition("\n\n")[2]
     text = text[:start] + "\n".join(mine) + "\n" + rest
-    return text.replace(str(sets.DEFAULT_FOLDER / sets.DEFAULT_SET), str(folder))
+    return text.replace(str(sets.DEFAULT_FOLDER / usual_set), str(folder))
 
 
 def write_inventory(path: Path, hosts: Sequence[RehearsalHost]) -> None:
     """Write a set's inventory."""
-    template = (shipped("inventories") / "rehearsal.toml").read_text()
+    template = (shipped("inventories") / TEMPLATES[hosts[0].engine][0]).read_text()
     path.write_text(inventory_text(template, path.parent, hosts))

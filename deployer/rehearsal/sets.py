@@ -20,11 +20,16 @@ from deployer.errors import ConfigError, HostError, UsageError
 from deployer.rehearsal import machine, system
 
 DEFAULT_SET = "default"
+SGLANG_SET = "sglang"
+"""The set of `rehearse up --engine sglang`, unless it is named."""
+
+ENGINES = "engines"
 DEFAULT_FOLDER = Path("/var/lib/deployer-rehearsal")
 _REGISTRY = Path("/run/deployer-rehearsal")
 _NETWORK = "127.77.0."
-# The default set's addresses are fixed: the inventory that ships with deployer names them.
-_OTHER_ADDRESSES = range(10, 251)
+# Addresses of the two usual sets are fixed: the inventories that ship with deployer name them.
+_FIXED_ADDRESSES = {DEFAULT_SET: range(1, 10), SGLANG_SET: range(241, 250)}
+_OTHER_ADDRESSES = range(10, 241)
 MOST_HOSTS = 9
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
@@ -46,6 +51,7 @@ class SetRecord:
     engine_version: str
     hosts: dict[str, HostRecord] = field(default_factory=dict)
     schema: int = 1
+    engine: str = "standin"
 
     def save(self) -> None:
         """Write the record, whole or not at all."""
@@ -61,12 +67,17 @@ def state_root() -> Path:
     return Path(os.environ.get("DEPLOYER_REHEARSAL_DIR") or DEFAULT_FOLDER).absolute()
 
 
+def engines_folder() -> Path:
+    """Where prepared engines are, for all sets."""
+    return state_root() / ENGINES
+
+
 def set_folder(name: str) -> Path:
     """The state folder of a set. UsageError for a name that is no plain word."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name == ENGINES:
         raise UsageError(
             f"`{name}` cannot name a set of rehearsal hosts",
-            remedy="use lower-case letters, digits and hyphens, at most 32 of them",
+            remedy=f"use lower-case letters, digits and hyphens, at most 32 of them, and not `{ENGINES}`",
         )
     folder = state_root() / name
     if any(character in str(folder) for character in ",:\\\n"):
@@ -83,7 +94,14 @@ def load_set(name: str) -> SetRecord | None:
     try:
         data: dict[str, Any] = json.loads(path.read_text())
         hosts = {key: HostRecord(**value) for key, value in data["hosts"].items()}
-        return SetRecord(data["name"], Path(data["folder"]), data["engine_version"], hosts, data["schema"])
+        return SetRecord(
+            data["name"],
+            Path(data["folder"]),
+            data["engine_version"],
+            hosts,
+            data["schema"],
+            data.get("engine", "standin"),
+        )
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -93,7 +111,8 @@ def load_set(name: str) -> SetRecord | None:
 def all_sets() -> list[str]:
     """Names of the sets that have a state folder."""
     root = state_root()
-    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    names = [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    return sorted(name for name in names if name != ENGINES)
 
 
 @contextlib.contextmanager
@@ -110,8 +129,9 @@ def lock_set(name: str) -> Iterator[None]:
 
 def take_addresses(name: str, folder: Path, wanted: int) -> list[str]:
     """Addresses for the hosts of a set: those that it has, then free ones. HostError when there are not enough."""
-    fixed = folder == DEFAULT_FOLDER / DEFAULT_SET and name == DEFAULT_SET
-    span = range(1, wanted + 1) if fixed else _OTHER_ADDRESSES
+    span = _OTHER_ADDRESSES
+    if folder == DEFAULT_FOLDER / name and name in _FIXED_ADDRESSES:
+        span = _FIXED_ADDRESSES[name][:wanted]
     with _registry() as entries:
         mine = [address for address, owner in entries.items() if owner == str(folder)]
         for number in span:

@@ -45,6 +45,7 @@ def fault(
             f"set {set_name} has no host {host_name}", remedy=f"choose one of {', '.join(hosts)}"
         )
     host = hosts[host_name] if host_name else next(iter(hosts.values()))
+    _require_standin(host)
     kept = [entry for entry in read_faults(host) if entry.get("name") != name]
     faults = [] if name == "clear" else [*kept, {"name": name, **(options or {})}]
     if name == "clear":
@@ -71,10 +72,19 @@ def configure(host: RehearsalHost, **settings: object) -> None:
 
     UsageError for a setting that there is not, or a value that is not of its kind; nothing is changed then.
     """
+    _require_standin(host)
     check_settings(settings)
     shared_folder(_path(host, FAULTS_FILE).parent)
     path = _path(host, SETTINGS_FILE)
     _write_json(path, engine_settings(json.loads(path.read_text())["version"], settings))
+
+
+def _require_standin(host: RehearsalHost) -> None:
+    if host.engine != "standin":
+        raise UsageError(
+            f"{host.name} of set {host.set} runs the real SGLang, which takes no settings or faults",
+            remedy="use a set with the stand-in engine: `deployer rehearse up`",
+        )
 
 
 def _path(host: RehearsalHost, path: str) -> Path:

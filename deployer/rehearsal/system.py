@@ -111,9 +111,19 @@ _JOURNAL = "[Journal]\nStorage=persistent\nSystemMaxUse=256M\n"
 
 
 def write_system(
-    layer: Layer, *, name: str, address: str, host_key: str, client_key: str, hidden: list[Path]
+    layer: Layer,
+    *,
+    name: str,
+    address: str,
+    host_key: str,
+    client_key: str,
+    hidden: list[Path],
+    python: str,
 ) -> None:
-    """Write units, accounts and SSH server of one host. ``hidden`` are further folders of the machine to hide."""
+    """Write units, accounts and SSH server of one host.
+
+    ``hidden`` are further folders of the machine to hide, ``python`` serves the agent where the system has none.
+    """
     layer.directory("/")
     for folder in _HIDDEN:
         layer.directory(folder, opaque=True)
@@ -133,7 +143,7 @@ def write_system(
     layer.file("/etc/ssh/rehearsal_authorized_keys", client_key)
     layer.file("/etc/sudoers", _SUDOERS, 0o440)
     if not (layer.lower / "usr/bin/python3").exists():
-        layer.link("/usr/local/bin/python3", "/opt/sglang/bin/python3")
+        layer.link("/usr/local/bin/python3", python)
 
 
 def _write_units(layer: Layer) -> None:

@@ -1,0 +1,230 @@
+"""Something large is made once, step by step, in a folder that many use: resumable, and by one at a time.
+
+A step is done when its marker says so, and the marker is written last, so a step that was broken off is made again.
+A step whose description has changed is made again too, and so are all that come after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deployer.errors import HostError
+
+Say = Callable[[str], None]
+Argv = tuple[str, ...]
+#: Seconds between two words about a step that takes long.
+TELL_EVERY = 10.0
+_POLL = 0.1
+#: Lines of pip that say what it is at.
+_NEWS = ("Collecting", "Downloading", "Building", "Installing")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a preparation.
+
+    ``made_from`` is all that its result depends on (not where it is made). ``files`` are written, then ``commands``
+    run in order; when one fails, ``otherwise`` is run instead, where there is any. ``before`` tidies what an earlier,
+    broken-off try has left. ``size``: bytes that it adds, about.
+    """
+
+    name: str
+    doing: str
+    made_from: str
+    commands: tuple[Argv, ...] = ()
+    otherwise: tuple[Argv, ...] = ()
+    files: Mapping[Path, str] = field(default_factory=dict)
+    before: Callable[[], None] = lambda: None
+    size: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the step has to be made again."""
+        return hashlib.sha256(f"{self.name}\n{self.made_from}".encode()).hexdigest()[:16]
+
+
+def marker(folder: Path, step: Step) -> Path:
+    """The file that says that a step is done."""
+    return folder / "done" / f"{step.name}.json"
+
+
+def is_done(folder: Path, step: Step) -> bool:
+    """Whether a step was made, to its end and from what it would be made of now."""
+    try:
+        return bool(json.loads(marker(folder, step).read_text())["fingerprint"] == step.fingerprint)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def pending(folder: Path, steps: Sequence[Step]) -> list[Step]:
+    """The steps that are left: the first that is not done, and all after it."""
+    first = next((index for index, step in enumerate(steps) if not is_done(folder, step)), len(steps))
+    return list(steps[first:])
+
+
+def prepare(
+    folder: Path, steps: Sequence[Step], *, say: Say, check: Callable[[list[Step]], None] = lambda left: None
+) -> None:
+    """Make what is left of ``steps`` in ``folder``. Somebody else who is at it already is waited for.
+
+    ``check`` gets what is left before anything is made, and may refuse by raising. HostError when a step fails; the
+    next call goes on with it.
+    """
+    if not pending(folder, steps):
+        return
+    check(pending(folder, steps))
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(
+        folder, waiting=lambda: say(f"another command is preparing {folder}; waiting for it")
+    ) as lock:
+        left = pending(folder, steps)
+        if left:
+            check(left)
+        if len(left) < len(steps) and left:
+            say(f"going on with step {len(steps) - len(left) + 1} of {len(steps)}")
+        for step in left:
+            marker(folder, step).unlink(missing_ok=True)
+        for number, step in enumerate(left, start=len(steps) - len(left) + 1):
+            _make(folder, step, lock, _numbered(say, f"{number}/{len(steps)}"))
+        shutil.rmtree(folder / "tmp", ignore_errors=True)
+
+
+def _numbered(say: Say, number: str) -> Say:
+    return lambda text: say(f"{number} {text}")
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[int]:
+    """Hold a folder alone; gives the lock's file descriptor. ``waiting`` is called once if somebody else has it.
+
+    A program that inherits the descriptor keeps the lock when this process dies.
+    """
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _make(folder: Path, step: Step, lock: int, say: Say) -> None:
+    began = time.monotonic()
+    say(step.doing)
+    step.before()
+    for path, text in step.files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    log = folder / "log" / f"{step.name}.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("")
+    told = _Progress(folder, log, began, say)
+    if not _run_all(folder, step.commands, lock, log, told):
+        if step.otherwise:
+            say("that is not to be had here; the next best")
+        if not step.otherwise or not _run_all(folder, step.otherwise, lock, log, told):
+            raise HostError(
+                f"{step.doing} failed: {complaint(log.read_text(errors='replace'))}",
+                remedy=f"read {log}; the same command again goes on with this step",
+            )
+    seconds, size = time.monotonic() - began, folder_size(folder)
+    done = marker(folder, step)
+    done.parent.mkdir(exist_ok=True)
+    os.sync()  # the marker must not outlive a power cut that the files did not
+    fresh = done.with_suffix(".new")
+    fresh.write_text(json.dumps({"fingerprint": step.fingerprint, "seconds": round(seconds, 1)}) + "\n")
+    fresh.replace(done)
+    say(f"done in {seconds:.0f} s; {size_text(size)} in all")
+
+
+@dataclass
+class _Progress:
+    folder: Path
+    log: Path
+    began: float
+    say: Say
+
+    def __post_init__(self) -> None:
+        self._told = time.monotonic()
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if now - self._told < TELL_EVERY:
+            return
+        self._told = now
+        lines = self.log.read_text(errors="replace").splitlines()
+        last = next((line.strip() for line in reversed(lines) if line.strip().startswith(_NEWS)), "")
+        size = size_text(folder_size(self.folder))
+        self.say(f"  {now - self.began:.0f} s, {size}" + (f": {last[:90]}" if last else ""))
+
+
+def _run_all(folder: Path, commands: Sequence[Argv], lock: int, log: Path, progress: _Progress) -> bool:
+    """Run commands one after the other, their output to ``log``; False at the first that fails."""
+    scratch = folder / "tmp"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    for argv in commands:
+        with log.open("a") as output:
+            output.write(f"$ {' '.join(argv)[:300]}\n")
+            output.flush()
+            try:
+                child = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**environment, "TMPDIR": str(scratch)},
+                    cwd=folder,
+                    pass_fds=(lock,),
+                )
+            except OSError as error:
+                output.write(f"{argv[0]} cannot be run: {error}\n")
+                return False
+            try:
+                while child.poll() is None:
+                    progress.tick()
+                    time.sleep(_POLL)
+            finally:
+                if child.poll() is None:
+                    child.terminate()
+                    child.wait()
+        if child.returncode != 0:
+            return False
+    return True
+
+
+def complaint(log: str) -> str:
+    """What went wrong, out of what a program printed: its last line that begins with ERROR, else its last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["it printed nothing"])[-1][:300]
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes that a folder takes on its disk; what goes away meanwhile is not counted."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+    return total
+
+
+def size_text(size: int) -> str:
+    """Bytes as people read them."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

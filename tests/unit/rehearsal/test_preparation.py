@@ -1,0 +1,186 @@
+"""Preparing something step by step: what is left, what is made again, and what is refused before anything is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deployer.errors import PreflightRefused
+from deployer.rehearsal import container, sets, sglang_env
+from deployer.rehearsal.preparation import Step, complaint, is_done, marker, pending, prepare
+from deployer.rehearsal.sglang_env import Environment, forget_half_installed, require_disk, steps
+
+MOUNTS_1 = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/memory cgroup rw,memory 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n"
+GROUPS_1 = (
+    "4:memory:/deployer-rehearsal/n\n1:cpu:/deployer-rehearsal/n\n0::/deployer-rehearsal/n/init.scope\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unit tests sync no disks."""
+    monkeypatch.setattr(os, "sync", lambda: None)
+
+
+def plan(folder: Path, made: list[str], second: str = "1") -> list[Step]:
+    """Three steps that note that they were made."""
+
+    def step(name: str, made_from: str) -> Step:
+        return Step(
+            name,
+            f"making {name}",
+            made_from,
+            files={folder / name: made_from},
+            before=lambda: made.append(name),
+        )
+
+    return [step("one", "1"), step("two", second), step("three", "1")]
+
+
+def test_a_preparation_is_made_once(tmp_path: Path) -> None:
+    made: list[str] = []
+    said: list[str] = []
+    folder = tmp_path / "a" / "b"
+    prepare(folder, plan(folder, made), say=said.append)
+    assert made == ["one", "two", "three"]
+    assert [line.split(";")[0] for line in said[:2]] == ["1/3 making one", "1/3 done in 0 s"]
+    said.clear()
+    prepare(folder, plan(folder, made), say=said.append)
+    assert (made, said) == (["one", "two", "three"], [])
+    assert not (folder / "tmp").exists()
+
+
+def test_it_goes_on_with_the_step_that_was_broken_off(tmp_path: Path) -> None:
+    made: list[str] = []
+    steps = plan(tmp_path, made)
+
+    def power_cut() -> None:
+        raise KeyboardInterrupt
+
+    broken = [steps[0], Step("two", "making two", "1", before=power_cut), steps[2]]
+    with pytest.raises(KeyboardInterrupt):
+        prepare(tmp_path, broken, say=lambda line: None)
+    assert [step.name for step in pending(tmp_path, steps)] == ["two", "three"]
+    said: list[str] = []
+    prepare(tmp_path, steps, say=said.append)
+    assert made == ["one", "two", "three"]
+    assert said[0] == "going on with step 2 of 3"
+
+
+def test_a_changed_step_is_made_again_with_all_after_it(tmp_path: Path) -> None:
+    made: list[str] = []
+    prepare(tmp_path, plan(tmp_path, made), say=lambda line: None)
+    changed = plan(tmp_path, made, second="2")
+    assert [is_done(tmp_path, step) for step in changed] == [True, False, True]
+    made.clear()
+    prepare(tmp_path, changed, say=lambda line: None)
+    assert made == ["two", "three"]
+    assert (tmp_path / "two").read_text() == "2"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"fingerprint": 1}', "null"])
+def test_a_damaged_marker_is_none(tmp_path: Path, text: str) -> None:
+    steps = plan(tmp_path, [])
+    prepare(tmp_path, steps, say=lambda line: None)
+    marker(tmp_path, steps[1]).write_text(text)
+    assert [step.name for step in pending(tmp_path, steps)] == ["two", "three"]
+
+
+def test_what_is_refused_is_not_begun(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def refuse(left: list[Step]) -> None:
+        raise PreflightRefused(f"{len(left)} steps are too many")
+
+    with pytest.raises(PreflightRefused, match="3 steps"):
+        prepare(tmp_path / "new", plan(tmp_path, made), say=lambda line: None, check=refuse)
+    assert made == []
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_complaint_of_a_program_is_its_last_error() -> None:
+    assert complaint("a\nERROR: no such version\nnotice: upgrade\n") == "ERROR: no such version"
+    assert complaint("Traceback\nValueError: x\n\n") == "ValueError: x"
+    assert complaint("") == "it printed nothing"
+
+
+# SGLang
+
+
+def test_the_steps_do_not_depend_on_where_they_are_made(tmp_path: Path) -> None:
+    here, there = (steps(Environment(tmp_path / name), f"/usr/bin/{name}") for name in ("a", "b"))
+    assert [step.fingerprint for step in here] == [step.fingerprint for step in there]
+    names = [step.name for step in here]
+    assert " ".join(names) == "venv torch sglang requirements torchvision plugin checkpoint proof"
+
+
+def test_torch_for_the_cpu_comes_first_and_the_plain_one_will_do(tmp_path: Path) -> None:
+    torch = {step.name: step for step in steps(Environment(tmp_path), "python3.11")}["torch"]
+    assert [argv[-1] for argv in torch.commands] == ["torch==2.13.0+cpu"]
+    assert [argv[-1] for argv in torch.otherwise] == ["torch==2.13.0"]
+
+
+def test_half_installed_packages_are_forgotten(tmp_path: Path) -> None:
+    packages = tmp_path / "lib/python3.11/site-packages"
+    for name in ("whole-1.dist-info", "half-1.dist-info"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "METADATA").write_text("")
+    (packages / "whole-1.dist-info/INSTALLER").write_text("pip")
+    assert forget_half_installed(tmp_path) == ["half-1.dist-info"]
+    assert [path.name for path in packages.iterdir()] == ["whole-1.dist-info"]
+    assert forget_half_installed(tmp_path / "none") == []
+
+
+def test_too_little_disk_says_how_much_and_where(tmp_path: Path) -> None:
+    folder = tmp_path / "engines/sglang"
+    plan = steps(Environment(folder), "python3.11")
+    require_disk(folder, plan, free=8 << 30)
+    with pytest.raises(PreflightRefused) as caught:
+        require_disk(folder, plan, free=2 << 30)
+    assert str(folder) in caught.value.message
+    assert "2.1 GB are free" in caught.value.message
+    assert caught.value.detail["needed_bytes"] > 3e9
+    require_disk(folder, plan[-3:], free=1 << 30)  # the large steps are done
+
+
+def test_too_little_memory_is_refused() -> None:
+    sglang_env.require_memory(2, meminfo="MemTotal: 9 kB\nMemAvailable:    8000000 kB\n")
+    with pytest.raises(
+        PreflightRefused, match=r"2 practice hosts with SGLang need 7.0 GB of memory, and 4.1 GB"
+    ):
+        sglang_env.require_memory(2, meminfo="MemAvailable:    4000000 kB\n")
+
+
+def test_another_processor_is_refused() -> None:
+    sglang_env.require_processor("x86_64")
+    with pytest.raises(PreflightRefused, match="aarch64"):
+        sglang_env.require_processor("aarch64")
+
+
+def test_the_engines_are_no_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYER_REHEARSAL_DIR", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    sglang_env.environment().folder.mkdir(parents=True)
+    assert sets.all_sets() == ["mine"]
+
+
+# Memory of a host
+
+
+def test_the_memory_limit_of_a_host_is_found(tmp_path: Path) -> None:
+    group = tmp_path / "c/memory/deployer-rehearsal/n"
+    group.mkdir(parents=True)
+    (group / "memory.limit_in_bytes").write_text("-1")
+    mounts = MOUNTS_1.replace("/c/", f"{tmp_path}/c/")
+    assert container.memory_limit_file(1, GROUPS_1, mounts) == group / "memory.limit_in_bytes"
+    unified = tmp_path / "u/machine.slice/n.scope/payload"
+    unified.mkdir(parents=True)
+    (unified / "memory.max").write_text("max")
+    groups = "0::/machine.slice/n.scope/payload/init.scope\n"
+    assert (
+        container.memory_limit_file(1, groups, f"cgroup2 {tmp_path}/u cgroup2 rw 0 0\n")
+        == unified / "memory.max"
+    )
+    assert container.memory_limit_file(1, groups, "cgroup2 /nowhere cgroup2 rw 0 0\n") is None
