@@ -28,6 +28,7 @@ from deployer.config.fields import (
     Text,
     Url,
 )
+from deployer.config.limits import Limits
 from deployer.config.problems import (
     KeyPath,
     Model,
@@ -144,6 +145,7 @@ class ServiceConfig(Model):
     hf_home: HostPath | None = Field(None, description="HF_HOME, the cache of the Hugging Face hub")
     environment: Environment = Field({}, description="further environment variables: text or secrets")
     api_key: Secret | None = Field(None, description="key that clients must send (SGLang 0.5.5 or later)")
+    limits: Limits = Field(Limits(), description="limits for every profile; a profile's own win")
     extra_args: dict[str, Any] = Field({}, description="further SGLang flags, as in a profile; these win")
     deadlines: Deadlines = Field(Deadlines(), description="how long things may take")
     bench: BenchConfig = Field(BenchConfig(), description="the smoke benchmark")

@@ -13,6 +13,7 @@ from deployer.config.bench import BenchConfig, Gate, PartialBench
 from deployer.config.fields import NAME, NAME_RULE, Text, check_environment
 from deployer.config.files import existing_folder
 from deployer.config.inventory import ServiceConfig
+from deployer.config.limits import Count, Limits
 from deployer.config.problems import (
     Model,
     Problem,
@@ -28,7 +29,6 @@ from deployer.errors import ConfigError
 from deployer.resources import shipped
 
 Size = Annotated[int, Field(ge=1, le=1024)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 def _word(value: str) -> str:
@@ -83,18 +83,6 @@ class Pipeline(Model):
     )
     max_micro_batch_size: MicroBatch | None = Field(
         None, description='requests in a micro-batch; "auto" = max_running_requests // pp'
-    )
-
-
-class Limits(Model):
-    """How much is served at a time."""
-
-    max_running_requests: Count | None = Field(None, description="requests that run at a time")
-    max_total_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
-        None, description="tokens in the KV pool"
-    )
-    context_length: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
-        None, description="longest context, in tokens"
     )
 
 
@@ -189,6 +177,11 @@ class Profile(Model):
 def effective_bench(service: ServiceConfig, profile: Profile) -> BenchConfig:
     """The smoke benchmark of a profile on a service: the service's, with the profile's wishes on top."""
     return profile.bench.over(service.bench)
+
+
+def effective_profile(service: ServiceConfig, profile: Profile) -> Profile:
+    """A profile on a service: limits of which it says nothing are the service's."""
+    return profile.model_copy(update={"limits": profile.limits.over(service.limits)})
 
 
 def effective_gate(service: ServiceConfig, profile: Profile) -> dict[str, float]:

@@ -1,7 +1,9 @@
-"""A tiny Qwen3 checkpoint with random weights, for the real SGLang on a practice host.
+"""A tiny Qwen3 checkpoint with made-up weights, for the real SGLang on a practice host.
 
 Everything in it follows from the seed: configuration, a byte-level BPE tokenizer, and weights in several safetensors
-shards, so that loading has something to count. Needs nothing but the standard library:
+shards, so that loading has something to count. It says words: each is followed by the next one of one long round, whose
+order the seed draws. A model with random weights alone gets stuck on one token, which a benchmark rightly takes for a
+broken model. Needs nothing but the standard library:
 
     python checkpoint.py FOLDER
 """
@@ -176,10 +178,36 @@ def bfloat16(values: array[float]) -> bytes:
     return bytes(short)
 
 
-def _weights(shape: tuple[int, ...], draw: random.Random) -> bytes:
-    if len(shape) == 1:  # a norm leaves its input as it is
-        return bfloat16(array("f", [1.0]) * shape[0])
-    return bfloat16(array("f", (draw.gauss(0.0, 0.05) for _ in range(shape[0] * shape[1]))))
+class _Weights:
+    """Weights by tensor. Layers change the state of a token little, so that the last one still tells which it was."""
+
+    def __init__(self, shape: Shape, vocabulary: dict[str, int]) -> None:
+        self._draw = random.Random(shape.seed)
+        self._round = [vocabulary[_BLANK + word] for word in WORDS]
+        self._draw.shuffle(self._round)
+        self._width = shape.hidden
+        self._embedding = b""
+
+    def of(self, name: str, shape: tuple[int, ...]) -> bytes:
+        """The bytes of one tensor."""
+        if len(shape) == 1:  # a norm leaves its input as it is
+            return bfloat16(array("f", [1.0]) * shape[0])
+        if name == "lm_head.weight":
+            return self._head(shape[0])
+        spread = 1.0 if name == "model.embed_tokens.weight" else 0.02
+        found = bfloat16(array("f", (self._draw.gauss(0.0, spread) for _ in range(shape[0] * shape[1]))))
+        if name == "model.embed_tokens.weight":
+            self._embedding = found
+        return found
+
+    def _head(self, rows: int) -> bytes:
+        """A word is most like the one before it in the round; nothing else is ever said."""
+        size = 2 * self._width
+        head = bytearray(rows * size)
+        for number, word in enumerate(self._round):
+            before = self._round[number - 1]
+            head[word * size : (word + 1) * size] = self._embedding[before * size : (before + 1) * size]
+        return bytes(head)
 
 
 def write_checkpoint(folder: Path, shape: Shape | None = None) -> None:
@@ -206,12 +234,12 @@ def write_checkpoint(folder: Path, shape: Shape | None = None) -> None:
     shapes = dict(tensors(shape, vocabulary))
     sizes = {name: 2 * (size[0] if len(size) == 1 else size[0] * size[1]) for name, size in shapes.items()}
     parts = shards(sizes, shape.shards)
-    draw = random.Random(shape.seed)
+    weights = _Weights(shape, words["model"]["vocab"])
     where: dict[str, str] = {}
     for number, names in enumerate(parts, start=1):
         file = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
         where |= dict.fromkeys(names, file)
-        _write_shard(folder / file, {name: shapes[name] for name in names}, draw)
+        _write_shard(folder / file, {name: shapes[name] for name in names}, weights)
     documents["model.safetensors.index.json"] = {
         "metadata": {"total_size": sum(sizes.values())},
         "weight_map": where,
@@ -222,12 +250,12 @@ def write_checkpoint(folder: Path, shape: Shape | None = None) -> None:
         )
 
 
-def _write_shard(path: Path, shapes: dict[str, tuple[int, ...]], draw: random.Random) -> None:
+def _write_shard(path: Path, shapes: dict[str, tuple[int, ...]], weights: _Weights) -> None:
     body = bytearray()
     head: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     for name, shape in shapes.items():
         begin = len(body)
-        body += _weights(shape, draw)
+        body += weights.of(name, shape)
         head[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [begin, len(body)]}
     text = json.dumps(head).encode()
     text = text.ljust(-(-len(text) // 8) * 8)

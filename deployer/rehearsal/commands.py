@@ -154,8 +154,8 @@ def up(
 ) -> None:
     """Boot practice hosts, or find them booted.
 
-    The real engine is prepared once, beside the sets: a Python environment with SGLang, and a tiny model with random
-    weights. A preparation that was broken off goes on where it was.
+    The real engine is prepared once, beside the sets: a Python environment with SGLang, and a tiny model. A preparation
+    that was broken off goes on where it was.
     """
     as_root()
     usual_set = TEMPLATES[engine][1]

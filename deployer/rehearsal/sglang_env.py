@@ -158,9 +158,9 @@ def steps(where: Environment, interpreter: str) -> list[Step]:
         Step("plugin", "installing the CPU plug-in", plugin, commands=((python, "-c", plugin),)),
         Step(
             "checkpoint",
-            "making a checkpoint with random weights",
+            "making a tiny checkpoint",
             (_HERE / "checkpoint.py").read_text(),
-            before=lambda: shutil.rmtree(where.model, ignore_errors=True),
+            before=lambda: empty(where.model),
             commands=((python, str(_HERE / "checkpoint.py"), str(where.model)),),
             size=5_000_000,
         ),
@@ -179,6 +179,12 @@ def _install_plugin() -> str:
         f"{info}/RECORD": "",
     }
     return _WRITE.replace("FILES", repr(files))
+
+
+def empty(folder: Path) -> None:
+    """Remove the files of a folder, not the folder: hosts that are up have it mounted."""
+    for path in folder.glob("*"):
+        path.unlink()
 
 
 def forget_half_installed(venv: Path) -> list[str]:

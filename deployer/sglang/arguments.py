@@ -14,7 +14,7 @@ from typing import Any
 
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.problems import KeyPath, Problem, complain, nearest
-from deployer.config.profile import Profile, load_profile, profile_names
+from deployer.config.profile import Profile, effective_profile, load_profile, profile_names
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
 from deployer.sglang import extra
@@ -166,6 +166,7 @@ def launch_arguments(
     extra_args that it has not or that are not theirs to set.
     """
     out = _Rendering(flag_table(version, learned), learned)
+    profile = effective_profile(service, profile)
     out.add(MODEL, service.model)
     out.add(NAME, service.served_model_name)
     out.add(BIND, service.bind)
