@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 # Whole commands on a machine that runs several of them at once take their time.
                 if folder == "e2e":
                     item.add_marker(pytest.mark.timeout(600))
+        if _FOLDER / "e2e/sglang" in item.path.parents:
+            item.add_marker("sglang")
 
 
 @pytest.fixture(scope="session")

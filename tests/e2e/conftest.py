@@ -32,6 +32,12 @@ class Site:
     host: RehearsalHost
     folder: Path
     children: list[subprocess.Popen[str]] = field(default_factory=list)
+    service: str = "kimi"
+
+    @property
+    def unit(self) -> str:
+        """The service's unit."""
+        return f"sglang-{self.service}.service"
 
     @property
     def inventory(self) -> Path:
@@ -110,13 +116,13 @@ stop = 5
 
     def live(self) -> str | None:
         """The live release by the host's own file, without deployer's help."""
-        path = "/usr/local/lib/systemd/system/sglang-kimi.service"
+        path = f"/usr/local/lib/systemd/system/{self.unit}"
         text = self.host.run(["sh", "-c", f"cat {path} 2>/dev/null || true"])
         return next((line[8:] for line in text.splitlines() if line.startswith("Release=")), None)
 
     def invocation(self) -> str:
         """The InvocationID of the unit as systemd tells it."""
-        return self.host.run(["systemctl", "show", "-P", "InvocationID", "sglang-kimi.service"]).strip()
+        return self.host.run(["systemctl", "show", "-P", "InvocationID", self.unit]).strip()
 
     def fault(self, name: str, **options: object) -> None:
         """Make the engine fail in this way from now on."""
@@ -131,7 +137,7 @@ stop = 5
 
     def step(self) -> str | None:
         """The step of the transition on the host."""
-        path = "/var/lib/deployer/kimi/transition.json"
+        path = f"/var/lib/deployer/{self.service}/transition.json"
         text = self.host.run(["sh", "-c", f"cat {path} 2>/dev/null || true"])
         return str(json.loads(text)["step"]) if text else None
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,13 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.config.inventory import load_inventory
+from deployer.config.profile import load_profile, profile_folders
 from deployer.errors import ConfigError, PreflightRefused, UsageError
-from deployer.rehearsal import commands, container, hosts, machine, model, sets
+from deployer.rehearsal import commands, container, hosts, machine, model, real_engine, sets, sglang_env
 from deployer.rehearsal.engine_venv import needed_from_machine, quoted
 from deployer.rehearsal.hosts import RehearsalHost
-from deployer.rehearsal.inventory import inventory_text
+from deployer.rehearsal.inventory import TEMPLATES, inventory_text
 from deployer.rehearsal.layer import Layer
 from deployer.resources import package_root, shipped
+from deployer.sglang.arguments import launch_arguments
 
 MOUNTINFO = r"""
 21 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -271,11 +274,43 @@ def test_an_inventory_of_another_set_has_all_its_hosts(tmp_path: Path) -> None:
     assert {key: value for key, value in login.items() if key not in ("name", "user")}.items() <= data.items()
 
 
-def test_the_shipped_inventory_is_what_the_default_set_writes() -> None:
-    template = (shipped("inventories") / "rehearsal.toml").read_text()
-    folder = sets.DEFAULT_FOLDER / "default"
-    text = inventory_text(template, folder, [host("practice-1", "127.77.0.1", folder)])
+@pytest.mark.parametrize("engine", ["standin", "sglang"])
+def test_the_shipped_inventory_is_what_the_usual_set_writes(engine: str) -> None:
+    file, usual, address = TEMPLATES[engine]
+    template = (shipped("inventories") / file).read_text()
+    folder = sets.DEFAULT_FOLDER / usual
+    text = inventory_text(template, folder, [replace(host("practice-1", address, folder), engine=engine)])
     assert tomllib.loads(text) == tomllib.loads(template)
+
+
+def test_the_inventory_of_the_real_engine_is_valid() -> None:
+    inventory = load_inventory(shipped("inventories") / "rehearsal-sglang.toml")
+    service = inventory.service(None)
+    assert (service.model, service.engine.python) == (real_engine.MODEL, real_engine.PYTHON)
+    assert inventory.host(service.host).gpus == 0
+    assert service.limits.max_total_tokens
+    assert sets._FIXED_ADDRESSES[sets.SGLANG_SET][0] == int(service.bind.rpartition(".")[2])
+    for name in ("tp1", "tp2", "pp2", "pp2-async"):
+        argv = launch_arguments(load_profile(name, profile_folders()), service, sglang_env.VERSION).argv
+        assert argv[argv.index("--device") + 1] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "settings", "words"),
+    [
+        ("sglang", None, {"scale": 1}, "only the stand-in engine has settings"),
+        ("sglang", "0.5.12.post1", {}, "is SGLang 0.5.23, not 0.5.12.post1"),
+        ("vllm", None, {}, "no engine vllm"),
+        ("standin", "0.1", {}, "cannot speak like SGLang 0.1"),
+        ("standin", None, {"scal": 1}, "did you mean scale"),
+    ],
+)
+def test_what_an_engine_cannot_be_told_is_refused(
+    engine: str, version: str | None, settings: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        hosts.up("mine", engine=engine, engine_version=version, settings=settings)
+    assert words in caught.value.message
 
 
 def test_the_model_looks_like_the_real_one(tmp_path: Path) -> None:

@@ -104,6 +104,14 @@ def test_spelling_by_version(tables: dict[str, Any], version: str, words: list[s
     parser(version).parse_args(argv[3:])
 
 
+def test_a_service_limits_profiles_that_say_nothing_themselves() -> None:
+    small = service(limits={"max_total_tokens": 5, "context_length": 6})
+    argv = launch_arguments(profile(limits={"context_length": 7}), small, "0.5.23").argv
+    assert argv[argv.index("--max-total-tokens") + 1] == "5"
+    assert argv[argv.index("--context-length") + 1] == "7"
+    assert "--max-running-requests" not in argv
+
+
 @pytest.mark.parametrize(
     ("tables", "version", "words"),
     [
