@@ -1,333 +1,294 @@
-"""Why a launch failed, read from its log. Pure.
+"""Why a launch failed: the first cause, from the log, systemd's word and the kernel's messages. Pure.
 
-What is known is data (``data/failures.json``): a signature is looked for in tracebacks (``exception``), in any line
-(``line``: decisive by itself), among consequences (``secondary``: believed only if nothing better is there), or after
-a stall (``stall``). Consequences such as "Received sigquit" and exit status 137 explain nothing and are left out.
+Consequences such as "Received sigquit", a peer that went away and exit status 137 explain nothing. What is not
+recognised is `UNKNOWN`, with the innermost exception and the lines around it; nothing is guessed.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from deployer.sglang.launch import PHASES, LaunchLog
+from deployer.sglang import endings
+from deployer.sglang.evidence import CONSEQUENCE, NOISE, SERVING, STOPPED, UNKNOWN, Evidence, Failure
+from deployer.sglang.launch import PHASES
+from deployer.sglang.logtext import Line, read_lines
+from deployer.sglang.signatures import FATAL_LINES, Signature, any_of, found_in
+from deployer.sglang.tracebacks import Trace, message_of, tracebacks
 
-UNKNOWN = "unknown"
+__all__ = ["STOPPED", "UNKNOWN", "Failure", "classify", "fatal_patterns", "find"]
 
-_HEAD = "Traceback (most recent call last):"
-_RECORD = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,60}\] ?")
-_CHAINED = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
-_NOISE = re.compile(
-    r"server_args=|^usage: |^ {10,}\[|UserWarning: |^ *warnings\.warn\(|Ignore import error when loading"
-    r"|INFO: +\d|Completed \| \d|Capturing batches|Set --trust-remote-code"
-)
-_CONSEQUENCE = re.compile(r"Received sigquit from a child proces|SIGQUIT received\.|kill_process_tree called")
 _SECONDARY = re.compile(
     r"(?m)^(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError)\b|died during initialization"
-    r"|Connection (?:closed|reset) by peer|remote process exited|DistBackendError|collective operation timeout"
-    r"|Connection was likely closed|[Ww]atchdog timeout"
+    r"|Connection (?:closed|reset) by peer|remote process exited|collective operation timeout|recv, got 0 bytes"
+    r"|Connection was likely closed|[Ww]atchdog timeout|Broken pipe|DistStoreError|rank 0 could finish the model load"
+    r"|[Tt]imed out waiting for clients|client socket has timed out|wait timeout after \d|scheduler is dead"
 )
 _EMPTY_EXCEPTIONS = ("EOFError", "BrokenPipeError", "ConnectionResetError", "KeyboardInterrupt", "SystemExit")
-_FATAL = (
-    r"hit an exception: Traceback \(most recent call last\)",
-    r"\[Errno \d+\] error while attempting to bind on address",
-    r"^torch\.(?:cuda\.)?OutOfMemoryError: ",
-    r"^(?:\w+\.)*\w*(?:Exception|Error): Capture [\w ]{0,30}graph failed: ",
-    r"^[\w .-]{1,40}: error: (?:argument [^ ]|unrecognized arguments|ambiguous option|the following arguments are)",
-    r"Rank \d+ scheduler (?:died during initialization|is dead)",
-    r"Received sigquit from a child process",
-    r"SIGQUIT received\. signum",
-    r"Subprocess \S+ \(pid=\d+\) crashed with exit code",
-    r"Initialization failed\. warmup error",
-    r"\[sgl_kernel\] CRITICAL: Could not load any common_ops library",
-)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a launch failed: the known signature or `UNKNOWN`, the launch phase, cause and remedy in words.
-
-    ``evidence`` are the log lines that prove it, ``reference`` is where more is written about it.
-    """
-
-    signature: str
-    phase: str | None
-    cause: str
-    remedy: str
-    evidence: tuple[str, ...]
-    reference: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The failure as data, all of it."""
-        return {
-            "signature": self.signature,
-            "phase": self.phase,
-            "cause": self.cause,
-            "remedy": self.remedy,
-            "evidence": list(self.evidence),
-            "reference": self.reference,
-        }
-
-
-@dataclass(frozen=True)
-class Signature:
-    """One known way to fail."""
-
-    id: str
-    phase: str | None
-    where: str
-    regex: re.Pattern[str]
-    cause: str
-    remedy: str
-    refs: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Chain:
-    """One traceback with what it is chained to. ``errors`` are its exception lines, the root cause first.
-
-    ``fatal``: it ended its process (not one that was only logged).
-    """
-
-    text: str
-    errors: tuple[str, ...]
-    last_frame: str
-    fatal: bool
-
-    @property
-    def secondary(self) -> bool:
-        """Whether it only tells that somebody else failed."""
-        return bool(_SECONDARY.search("\n".join(self.errors)))
-
-    @property
-    def innermost(self) -> str:
-        """The exception that began it, unless that says nothing (an EOFError of a pipe)."""
-        telling = [error for error in self.errors if not error.startswith(_EMPTY_EXCEPTIONS)]
-        return (telling or list(self.errors) or [self.text.splitlines()[0]])[0]
-
-
-@cache
-def signatures() -> tuple[Signature, ...]:
-    """All known signatures, the most telling first."""
-    data = json.loads((files("deployer.sglang") / "data" / "failures.json").read_text("utf-8"))
-    return tuple(
-        Signature(
-            item["id"],
-            item["phase"],
-            item["where"],
-            re.compile(item["regex"]),
-            item["cause"],
-            item["remedy"],
-            tuple(item["refs"]),
-        )
-        for item in data
-    )
+_KILLED_BY = re.compile(r"Killed process (\d+) \(([^)]{1,40})\)|task=([^,]{1,40}),pid=(\d+)")
+#: A telling line is looked for so many lines before a generic traceback.
+_BEFORE = 400
 
 
 def fatal_patterns() -> list[str]:
     """Regular expressions for single lines, each certain proof that the launch has failed. None is in a good log."""
-    return list(_FATAL)
-
-
-def tracebacks(lines: Sequence[str]) -> list[Chain]:
-    """Every traceback in the log, in order, chained ones as one; and what native code said as it gave up."""
-    chains: list[Chain] = []
-    index = 0
-    while index < len(lines):
-        if _HEAD in lines[index]:
-            chain, index = _chain(lines, index)
-            chains.append(chain)
-            continue
-        if lines[index].lstrip().startswith("what():"):
-            said = lines[index].strip().removeprefix("what():").strip()
-            chains.append(Chain("\n".join(lines[max(0, index - 1) : index + 3]), (said,), "", fatal=True))
-        index += 1
-    return chains
+    return list(FATAL_LINES)
 
 
 def classify(
-    lines: Sequence[str], unit: Mapping[str, Any] | None = None, *, stalled: str | None = None
+    lines: Sequence[str],
+    unit: Mapping[str, Any] | None = None,
+    *,
+    stalled: str | None = None,
+    kernel: Iterable[str] = (),
 ) -> Failure:
-    """The cause of a failed launch.
+    """The cause of a launch that is known to have failed.
 
     ``unit``: what systemd says (``result``, ``exec_code``, ``exec_status``). ``stalled``: the phase that stopped
-    moving, where that is how the launch failed. Never raises; what is not recognised is `UNKNOWN`, with the innermost
-    exception.
+    moving, where that is how the launch failed. ``kernel``: messages of the kernel from that time. Never raises;
+    what is not recognised is `UNKNOWN`, with the innermost exception.
     """
-    lines = [part for line in lines for part in re.split(r"[\r\n]", line)]
-    reached = _reached(lines)
-    chains = tracebacks(lines)
-    primary = [chain for chain in chains if chain.fatal and not chain.secondary]
-    primary = [chain for chain in primary if chain.errors] or primary  # those cut short come last
-    plain = [line for line in lines if not _NOISE.search(line) and not _CONSEQUENCE.search(line)]
-
-    found = _by_line(plain, "line", reached) or _by_chain(primary, reached)
-    if found:
-        return found
-    facts = _unit(unit or {}, plain, reached)
-    if facts and facts.signature == "host_oom":
-        return facts
-    if not primary:
-        found = _by_chain([chain for chain in chains if not chain.secondary], reached)
-        found = found or _by_line(plain, "secondary", reached)
-        found = found or (_by_stall(plain, stalled) if stalled else None) or facts
-    if found:
-        return found
-    return _unknown(primary or chains, plain, reached)
+    read = list(read_lines(lines))
+    return find(read, unit, stalled=stalled, kernel=list(read_lines(kernel))) or endings.silent(read)
 
 
-def _by_line(lines: Sequence[str], where: str, reached: str) -> Failure | None:
-    messages = [_RECORD.sub("", line) for line in lines]
-    for signature in (one for one in signatures() if one.where == where):
-        for number, message in enumerate(messages):
-            if signature.regex.search(message):
-                return _failure(signature, reached, _around(lines, number, 2, 1))
+def find(
+    lines: Sequence[Line],
+    unit: Mapping[str, Any] | None = None,
+    *,
+    stalled: str | None = None,
+    kernel: Sequence[Line] = (),
+) -> Failure | None:
+    """As `classify`, for a log that may hold no failure at all: None then."""
+    search = _Search(lines, unit, kernel, stalled)
+    return search.answer()
+
+
+class _Search(Evidence):
+    """One log under examination."""
+
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        unit: Mapping[str, Any] | None,
+        kernel: Sequence[Line],
+        stalled: str | None,
+    ) -> None:
+        super().__init__(lines)
+        self.unit = dict(unit or {}) or endings.unit_of(self.lines)
+        self.kernel = [
+            line for line in (*self.lines, *kernel) if line.source in ("kernel", "systemd") or line in kernel
+        ]
+        self.stalled = stalled
+        self.traces = tracebacks(self.lines)
+        self.reached = self.phase_at(len(self.lines))
+
+    def answer(self) -> Failure | None:
+        stop = endings.stop_index(self, self.traces)
+        fatal = [trace for trace in self.traces if trace.fatal and not endings.is_stop(_last(trace))]
+        primary = [trace for trace in fatal if not _SECONDARY.search(trace.messages)]
+        primary = [trace for trace in primary if trace.errors] or primary  # those cut short come last
+        events: list[tuple[float, int, Trace | Signature]] = [
+            (self.stamp(trace.first), trace.first, trace) for trace in primary
+        ]
+        events += [(self.stamp(index), index, one) for index, one in self.decisive()]
+        if any(stamp < 0 for stamp, _, _ in events):
+            events = [(0.0, index, event) for _, index, event in events]
+        events.sort(key=lambda event: event[:2])
+        if stop is not None and not any(index < stop for _, index, _ in events):
+            return endings.stopped(self, stop) if self.unit_says() != "host_oom" else self.by_kernel()
+        found = next((found for _, index, event in events if (found := self.known(event, index))), None)
+        if found is not None and not _generic(found):
+            return found
+        return self.by_kernel() or found or self.by_consequence(fatal, primary)
+
+    # What happened first
+
+    def decisive(self) -> list[tuple[int, Signature]]:
+        """Lines that prove a failure by themselves, outside of tracebacks."""
+        inside = [(trace.first, trace.last) for trace in self.traces]
+        quick, hits = any_of("line"), []
+        for index, line in enumerate(self.lines):
+            message = message_of(line.text)
+            if not quick.search(message) or NOISE.search(line.text):
+                continue
+            if not any(first <= index <= last for first, last in inside):
+                hits += [(index, one) for one in found_in("line") if one.regex.search(message)][:1]
+        return hits
+
+    def known(self, event: Trace | Signature, index: int) -> Failure | None:
+        if isinstance(event, Signature):
+            return self.failure(event, self.around(index, 2, 1), self.phase_at(index), index)
+        signature = match(event)
+        if signature is None:
+            return None
+        phase = self.phase_of(event)
+        if signature.generic:
+            near = self.lines[max(0, event.first - _BEFORE) : event.first]
+            for position, line in enumerate(near, max(0, event.first - _BEFORE)):
+                told = _telling(line.text)
+                if told is not None:
+                    return self.failure(
+                        told, [*self.around(position, 0, 1), *event.shown], phase, event.first
+                    )
+        return self.failure(signature, event.shown, phase, event.first, event.rank)
+
+    def by_kernel(self) -> Failure | None:
+        """What the kernel's messages, or systemd's, prove."""
+        for line in self.kernel:
+            for one in found_in("kernel"):
+                if not one.regex.search(line.text):
+                    continue
+                killed = _KILLED_BY.search(line.text)
+                failure = self.failure(one, [], self.reached, None)
+                if killed:
+                    who = killed[2] or killed[3]
+                    failure = replace(
+                        failure, cause=f"{failure.cause} (process {killed[1] or killed[4]}, {who})"
+                    )
+                at = line.number if line in self.lines else 0
+                return replace(failure, evidence=(line.text[:500],), numbers=(at,))
+        if self.unit_says() == "host_oom":
+            one = next(one for one in found_in("kernel") if one.id == "host_oom")
+            return self.failure(one, self.tail(), self.reached, None)
+        return None
+
+    def by_consequence(self, fatal: Sequence[Trace], primary: Sequence[Trace]) -> Failure | None:
+        """Nothing known happened first: what followed, what systemd says, or the unknown exception itself."""
+        if primary:
+            return self.unknown(primary[0])
+        harmless = [
+            trace for trace in self.traces if not trace.fatal and not _SECONDARY.search(trace.messages)
+        ]
+        if self.stalled and (stalled := self.by_stall(self.stalled)):
+            return stalled
+        if found := self.by_secondary():
+            return found
+        said = endings.by_unit(self, self.unit, self.reached)
+        ended = said is not None or any(CONSEQUENCE.search(line.text) for line in self.lines)
+        if said is not None and said.signature != UNKNOWN:
+            return said
+        if fatal:
+            return self.unknown(fatal[0])
+        if not ended:
+            return None
+        for trace in harmless:
+            signature = match(trace)
+            if signature is not None:
+                return self.failure(signature, trace.shown, self.phase_of(trace), trace.first, trace.rank)
+        return (
+            self.unknown(harmless[0])
+            if harmless
+            else (said or endings.silence(self, self.unit, self.reached))
+        )
+
+    def by_secondary(self) -> Failure | None:
+        quick = any_of("secondary")
+        hits = [
+            (index, line.text)
+            for index, line in enumerate(self.lines)
+            if quick.search(line.text) and not NOISE.search(line.text)
+        ]
+        for one in found_in("secondary"):
+            for index, text in hits:
+                if not (one.regex.search(text) or one.regex.search(message_of(text))):
+                    continue
+                if one.cured_by and any(one.cured_by.search(line.text) for line in self.lines[index + 1 :]):
+                    continue
+                phase = self.phase_at(index)
+                if one.id == "host_oom" and phase in SERVING:
+                    return endings.killed(self, index, phase)
+                return self.failure(one, self.around(index, 2, 1), phase, index)
+        return None
+
+    def by_stall(self, phase: str) -> Failure:
+        lines, numbers = self.show(self.tail())
+        for one in (one for one in found_in("stall") if one.phase == phase):
+            if any(one.regex.search(line.text) for line in self.lines):
+                return Failure(one.id, phase, one.cause, one.remedy, lines, one.reference, numbers)
+        return Failure(
+            "stalled",
+            phase,
+            f"nothing moved in phase {phase}: no log line, no bytes read, no work done",
+            "look at the processes on the host (py-spy dump, nvidia-smi); raise deadlines.stall if it is only slow",
+            lines,
+            None,
+            numbers,
+        )
+
+    # What systemd says
+
+    def unit_says(self) -> str:
+        return "host_oom" if self.unit.get("result") == "oom-kill" else str(self.unit.get("result") or "")
+
+    # Unknown
+
+    def unknown(self, trace: Trace) -> Failure:
+        lines, numbers = self.show(
+            [*trace.shown, *range(trace.last + 1, min(trace.last + 3, len(self.lines)))]
+        )
+        remedy = "read the evidence and the log; `deployer logs` shows all of it"
+        return Failure(
+            UNKNOWN, self.phase_of(trace), _innermost(trace)[:500], remedy, lines, None, numbers, trace.rank
+        )
+
+    # Help
+
+    def failure(
+        self, one: Signature, positions: Sequence[int], phase: str, index: int | None, rank: str = ""
+    ) -> Failure:
+        lines, numbers = self.show(positions)
+        here = phase if phase != PHASES[0] else one.phase or phase
+        cause = one.cause
+        signature = one.id
+        if signature == "cuda_oom_load" and here in ("capture", *SERVING):
+            signature = "capture_oom" if here == "capture" else "cuda_oom"
+        return Failure(signature, here, cause, one.remedy, lines, one.reference, numbers, rank)
+
+
+def match(trace: Trace) -> Signature | None:
+    """The signature of what a traceback raised."""
+    said, text = trace.said, trace.text
+    for one in found_in("line"):
+        if one.regex.search(said):
+            return one
+    for one in found_in("exception"):
+        if one.regex.search(said) and (one.frames is None or one.frames.search(text)):
+            return one
     return None
 
 
-def _by_chain(chains: Sequence[Chain], reached: str) -> Failure | None:
-    for chain in chains:
-        for signature in (one for one in signatures() if one.where == "exception"):
-            if signature.regex.search(chain.text):
-                return _failure(signature, reached, _shown(chain))
-    return None
-
-
-def _by_stall(lines: Sequence[str], phase: str) -> Failure:
-    for signature in (one for one in signatures() if one.where == "stall" and one.phase == phase):
-        if any(signature.regex.search(line) for line in lines):
-            return _failure(signature, phase, tuple(lines[-3:]))
-    return Failure(
-        "stalled",
-        phase,
-        f"nothing moved in phase {phase}: no log line, no bytes read, no work done",
-        "look at the processes on the host (py-spy dump, nvidia-smi); raise deadlines.stall if it is only slow",
-        tuple(lines[-3:]),
-        None,
+def _telling(text: str) -> Signature | None:
+    """A signature that a plain line shows, worth more than a generic exception after it."""
+    if NOISE.search(text) or not re.search(r"[Ee]rror|WARN|fail|No space|not found", text):
+        return None
+    message = message_of(text)
+    wanted = (
+        "nccl_shm",
+        "jit_headers",
+        "jit_no_nvcc",
+        "disk_full",
+        "memlock",
+        "gpu_fault",
+        "gpu_index",
+        "tllmgen_arch",
+    )
+    return next(
+        (one for one in found_in("exception") if one.id in wanted and one.regex.search(message)), None
     )
 
 
-def _unit(unit: Mapping[str, Any], lines: Sequence[str], reached: str) -> Failure | None:
-    """What systemd's word alone proves."""
-    result, status = unit.get("result"), unit.get("exec_status")
-    tail = tuple(lines[-3:])
-    if result == "oom-kill":
-        signature = next(one for one in signatures() if one.id == "host_oom")
-        return _failure(signature, reached, tail)
-    known = {
-        200: ("unit_workdir", "the unit's working directory cannot be entered", "check home and permissions"),
-        203: ("unit_exec", "the engine's Python cannot be executed", "check engine.python on the host"),
-        216: ("unit_group", "the unit's group does not exist", "check the service's user on the host"),
-        217: (
-            "unit_user",
-            "the unit's user does not exist",
-            "create the user, or name another in the inventory",
-        ),
-    }
-    if result == "exit-code" and status in known:
-        name, cause, remedy = known[status]
-        return Failure(name, "launch", cause, remedy, tail, None)
-    if result == "timeout":
-        return Failure(
-            "unit_timeout", reached, "systemd's own start time-out ended it", "raise it", tail, None
-        )
-    if any("SIGTERM received" in line for line in lines) or (
-        result in ("success", "signal") and status == 15
-    ):
-        return Failure(
-            "stopped",
-            reached,
-            "the server was told to stop (SIGTERM) while it was starting",
-            "find out who stopped the unit: the journal of systemd and the shell histories know",
-            tail,
-            None,
-        )
-    return None
+def _generic(found: Failure) -> bool:
+    return any(one.generic for one in found_in("exception") if one.id == found.signature)
 
 
-def _unknown(chains: Sequence[Chain], lines: Sequence[str], reached: str) -> Failure:
-    remedy = "read the evidence and the log; `deployer logs` shows all of it"
-    if chains:
-        chain = chains[0]
-        return Failure(UNKNOWN, reached, chain.innermost[:500], remedy, _shown(chain), None)
-    if wrong := [
-        number for number, line in enumerate(lines) if re.search(r"\b(?:ERROR|CRITICAL|FATAL)\b", line)
-    ]:
-        cause = _RECORD.sub("", lines[wrong[0]]).strip()[:500]
-        return Failure(UNKNOWN, reached, cause, remedy, _around(lines, wrong[0], 2, 3), None)
-    cause = "the server ended without an error message" if lines else "the server printed nothing"
-    return Failure(UNKNOWN, reached, cause, remedy, tuple(lines[-5:]), None)
+def _innermost(trace: Trace) -> str:
+    """The exception that began it, unless that says nothing (an EOFError of a pipe)."""
+    telling = [error for error in trace.errors if not error.startswith(_EMPTY_EXCEPTIONS)]
+    return (telling or trace.errors or [message_of(trace.text.split("\n")[0])])[0]
 
 
-def _failure(signature: Signature, reached: str, evidence: tuple[str, ...]) -> Failure:
-    phase = reached if reached != PHASES[0] else signature.phase or reached
-    reference = signature.refs[0] if signature.refs else None
-    return Failure(signature.id, phase, signature.cause, signature.remedy, evidence, reference)
-
-
-def _reached(lines: Sequence[str]) -> str:
-    log = LaunchLog()
-    for line in lines:
-        log.feed(line, 0.0)
-    return log.state.phase
-
-
-def _around(lines: Sequence[str], number: int, before: int, after: int) -> tuple[str, ...]:
-    return tuple(line[:500] for line in lines[max(0, number - before) : number + after + 1] if line.strip())
-
-
-def _shown(chain: Chain) -> tuple[str, ...]:
-    """A traceback in a few lines: where it was raised, and what every exception of its chain said."""
-    return (*([chain.last_frame] if chain.last_frame else []), *(error[:500] for error in chain.errors[:6]))
-
-
-def _chain(lines: Sequence[str], start: int) -> tuple[Chain, int]:
-    """The traceback that begins at ``start`` with its chained successors, and the line after it."""
-    head = lines[start]
-    fatal = "hit an exception" in head or "Initialization failed" in head or head.strip() == _HEAD
-    errors: list[str] = []
-    root_frame = ""
-    index = start
-    while True:
-        error, frame, index = _one(lines, index + 1)
-        if error:
-            errors.append(error)
-            root_frame = root_frame or frame
-        link = _skip_blank(lines, index)
-        following = _skip_blank(lines, link + 1)
-        linked = link < len(lines) and lines[link].strip() in _CHAINED and following < len(lines)
-        if not linked or lines[following].strip() != _HEAD:
-            return Chain("\n".join(lines[start:index]), tuple(errors), root_frame, fatal), index
-        index = following
-
-
-def _one(lines: Sequence[str], index: int) -> tuple[str, str, int]:
-    """One traceback without its head: what was raised, the last frame, the line after it."""
-    frame = ""
-    while index < len(lines) and (lines[index][:1] in ("", " ", "\t")):
-        if lines[index].lstrip().startswith("File "):
-            frame = lines[index].strip()
-        index += 1
-    message: list[str] = []
-    while (
-        index < len(lines) and lines[index].strip() and not _RECORD.match(lines[index]) and len(message) < 12
-    ):
-        if _HEAD in lines[index]:
-            break
-        message.append(lines[index].strip())
-        index += 1
-    return " ".join(message), frame, index
-
-
-def _skip_blank(lines: Sequence[str], index: int) -> int:
-    while index < len(lines) and not lines[index].strip():
-        index += 1
-    return index
+def _last(trace: Trace) -> str:
+    return trace.errors[-1] if trace.errors else ""

@@ -15,31 +15,28 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from deployer.sglang.launch_lines import (
+    BEGIN_CAPTURE,
+    CAPTURE,
+    CAPTURE_SIZES,
+    COLOUR,
+    END_CAPTURE,
+    LIMITS,
+    NUMBER,
+    PLAIN_BAR,
+    PROBE,
+    RECORD,
+    SHARDS,
+    SIZES,
+    UVICORN,
+)
+
 #: The phases of a launch, in order.
 PHASES = ("launch", "dist-init", "load", "kv-pool", "capture", "http-up", "warm-up", "ready")
 _ORDER = {name: index for index, name in enumerate(PHASES)}
 
-_RECORD = re.compile(
-    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?P<rank>(?: [A-Z_]{2,12}\d{1,5}){0,6})\] ?", re.ASCII
-)
-_SHARDS = re.compile(
-    r"[Ll]oading [\w .-]{0,48}?shards:\s+\d{1,3}% Completed \| (\d{1,6})/(\d{1,6}) \[", re.ASCII
-)
-_CAPTURE = re.compile(
-    r"(?:Capturing|Compiling) [\w ]{1,24}? \((?:bs|num_tokens)=(\d{1,9})"
-    r"(?: avail_mem=([\d.]{1,12}) GB)?[^)\r\n]{0,40}\):"
-    r"\s+\d{1,3}%\|[^|\r\n]{0,80}\| (\d{1,6})/(\d{1,6}) \[",
-    re.ASCII,
-)
-_BEGIN_CAPTURE = re.compile(
-    r"Capture [\w ]{0,40}?(?:cuda|CUDA|CPU) graph begin\.(?:.*?avail mem=([\d.]{1,12}) GB)?", re.ASCII
-)
-_END_CAPTURE = re.compile(r"Capture [\w ]{0,40}?(?:cuda|CUDA|CPU) graph end\.", re.ASCII)
-_CAPTURE_SIZES = re.compile(r"Capture cuda graph (?:bs|num tokens) \[([\d, ]+)\]", re.ASCII)
-_LIMITS = re.compile(r"\b(\w{1,40})=(-?\d{1,15}(?:\.\d{1,6})?)", re.ASCII)
-_NUMBER = re.compile(r"(-?\d{1,12}(?:\.\d{1,6})?)", re.ASCII)
-_SIZES = re.compile(r"['\"]?\b(tp_size|pp_size|dp_size|ep_size)['\"]?\s?[=:]\s?(\d{1,5})\b", re.ASCII)
-_PROBE = re.compile(r'"GET /(?:health|health_generate|ready|ping)\b[^"]*" \d{3}')
+#: More ranks than any machine has: what else looks like one is left out.
+_MAX_RANKS = 4096
 
 
 @dataclass(frozen=True)
@@ -69,8 +66,8 @@ class Span:
 class RankProgress:
     """How far one rank is. ``rank`` is the log's name for it (``PP1 TP0``), empty where there is only one.
 
-    ``batch_size`` is the size being captured. Shard counts are drawn by the first rank only, captures by the
-    first tensor-parallel rank of each stage only; the others have None.
+    ``batch_size`` is the size being captured, ``loaded`` whether its weights are there. Shard counts are drawn by the
+    first rank only, captures by the first tensor-parallel rank of each stage only; the others have None.
     """
 
     rank: str
@@ -78,6 +75,7 @@ class RankProgress:
     shards: Count | None = None
     captures: Count | None = None
     batch_size: int | None = None
+    loaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class LaunchState:
 
 def noteworthy(text: str) -> bool:
     """Whether a line tells of progress: not empty, and not the server's record of our own health probes."""
-    return bool(text.strip()) and not _PROBE.search(text)
+    return bool(text.strip()) and not PROBE.search(text)
 
 
 def finish_timeline(state: LaunchState, end: float) -> list[dict[str, Any]]:
@@ -143,7 +141,7 @@ class _Rank:
         return (done, -(self.batch_size or 10**9))
 
     def frozen(self) -> RankProgress:
-        return RankProgress(self.name, self.phase, self.shards, self.captures, self.batch_size)
+        return RankProgress(self.name, self.phase, self.shards, self.captures, self.batch_size, self.loaded)
 
 
 @dataclass
@@ -157,7 +155,7 @@ class LaunchLog:
     _dialect: str | None = None
     _last_line: str = ""
     _t: float = 0.0
-    _tail: str = ""
+    _tail: list[str] = field(default_factory=list)
     _decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
     )
@@ -176,9 +174,11 @@ class LaunchLog:
     def feed_stream(self, chunk: bytes | str, t: float) -> None:
         """A part of the raw stream, cut anywhere. What follows the last line end waits for the next part."""
         text = self._decoder.decode(chunk) if isinstance(chunk, bytes) else chunk
-        *parts, self._tail = re.split(r"[\r\n]", self._tail + text)
+        first, *parts = re.split(r"[\r\n]", text)
+        self._tail.append(first)
         if parts:
-            self.feed("\n".join(parts), t)
+            self.feed("\n".join(["".join(self._tail), *parts[:-1]]), t)
+            self._tail = [parts[-1]]
 
     def reached(self, phase: str, t: float) -> None:
         """Another witness has seen the launch in ``phase`` at ``t`` seconds (the log may come late)."""
@@ -188,8 +188,8 @@ class LaunchLog:
 
     def finish(self) -> None:
         """The stream has ended: what is left of it is a line."""
-        self.feed(self._tail + self._decoder.decode(b"", final=True), self._t)
-        self._tail = ""
+        self.feed("".join(self._tail) + self._decoder.decode(b"", final=True), self._t)
+        self._tail = []
 
     @property
     def state(self) -> LaunchState:
@@ -211,17 +211,28 @@ class LaunchLog:
         )
 
     def _part(self, text: str) -> None:
+        if "\x1b" in text:
+            text = COLOUR.sub("", text)
         if not text.strip():
             return
         if noteworthy(text):
             self._last_line = text.strip()[:400]
-        heads = list(_RECORD.finditer(text))
+        heads = list(RECORD.finditer(text))
         for head, following in pairwise([*heads, None]):
             assert head is not None
             message = text[head.end() : following.start() if following else len(text)]
-            self._record(" ".join(head["rank"].split()), message.strip())
+            rank = head["rank"] or head["old"] or head["bare"] or ""
+            self._record(" ".join(rank.split()), message.strip())
+        if not heads:
+            self._uvicorn(text)
         if "server_args=" not in text:
             self._bars(text)
+
+    def _uvicorn(self, text: str) -> None:
+        if found := UVICORN.search(text, 0, 400):
+            self._advance("http-up")
+            if found[1].startswith("Uvicorn"):
+                self._advance("warm-up")
 
     def _advance(self, phase: str) -> None:
         if _ORDER[phase] > _ORDER[self._phase]:
@@ -229,7 +240,11 @@ class LaunchLog:
             self._starts[phase] = self._t
 
     def _rank(self, name: str, phase: str) -> _Rank:
-        rank = self._ranks.setdefault(name, _Rank(name))
+        rank = self._ranks.get(name)
+        if rank is None:
+            rank = _Rank(name)
+            if len(self._ranks) < _MAX_RANKS:
+                self._ranks[name] = rank
         if _ORDER[phase] > _ORDER[rank.phase]:
             rank.phase = phase
         return rank
@@ -262,17 +277,17 @@ class LaunchLog:
             self._rank(rank, "kv-pool")
             self._figure("free_after_kv_gb", message, "avail mem=")
             self._advance("kv-pool")
-        elif begun := _BEGIN_CAPTURE.match(message):
+        elif begun := BEGIN_CAPTURE.match(message):
             one = self._rank(rank, "capture")
             one.capturing, one.captures, one.batch_size = True, None, None
             one.free_gb = _float(begun[1])
             self._advance("capture")
-        elif sizes := _CAPTURE_SIZES.match(message):
+        elif sizes := CAPTURE_SIZES.match(message):
             one = self._rank(rank, "capture")
             if one.captures is None:
                 one.captures = Count(0, sizes[1].count(",") + 1)
             self._advance("capture")
-        elif _END_CAPTURE.match(message):
+        elif END_CAPTURE.match(message):
             one = self._rank(rank, "capture")
             one.capturing, one.batch_size = False, None
             if one.captures:
@@ -280,35 +295,35 @@ class LaunchLog:
             self._figure("free_after_capture_gb", message, "avail mem=")
             self._advance("capture")
         elif message.startswith("max_total_num_tokens="):
-            for name, value in _LIMITS.findall(message):
+            for name, value in LIMITS.findall(message):
                 self._values[name] = float(value) if "." in value else int(value)
         elif message.startswith("sglang is using nccl=="):
             self._values["nccl"] = message.partition("==")[2].split(" ")[0][:20]
         elif message.startswith("server_args="):
             self._speaks("0.5.23" if message.startswith("server_args={") else "0.5.12")
-            for name, value in _SIZES.findall(message):
+            for name, value in SIZES.findall(message):
                 self._values.setdefault(name, int(value))
         elif message.startswith("The server is fired up and ready to roll"):
             self._advance("ready")
         elif message.startswith("INFO:"):
-            note = message[5:].lstrip()
-            if note.startswith("Started server process"):
-                self._advance("http-up")
-            elif note.startswith("Uvicorn running on"):
-                self._advance("http-up")
-                self._advance("warm-up")
+            self._uvicorn(message)
 
     def _bars(self, text: str) -> None:
-        for bar in _SHARDS.finditer(text):
+        for bar in SHARDS.finditer(text):
             count = Count(int(bar[1]), int(bar[2]))
             name = min(self._ranks, key=lambda name: _rank_key((name, self._ranks[name])), default="")
             one = self._rank(name, "load")
             if one.shards is None or count.total != one.shards.total or count.done >= one.shards.done:
                 one.shards = count
             self._advance("load")
-        for bar in _CAPTURE.finditer(text):
-            self._capture_bar(int(bar[1]), _float(bar[2]), Count(int(bar[3]), int(bar[4])))
+        named = False
+        for bar in CAPTURE.finditer(text):
+            named = True
+            self._capture_bar(int(bar[1] or 0), _float(bar[2]), Count(int(bar[3]), int(bar[4])))
             self._advance("capture")
+        plain = None if named else PLAIN_BAR.match(text)
+        if plain and any(one.capturing for one in self._ranks.values()):
+            self._capture_bar(0, None, Count(int(plain[1]), int(plain[2])))
 
     def _capture_bar(self, size: int, free_gb: float | None, count: Count) -> None:
         """Bars do not say whose they are: the free memory they show tells; where it cannot, who is behind."""
@@ -324,7 +339,7 @@ class LaunchLog:
             return (round(far, 1), rank.position() == moved, -done, -below)
 
         one = min(ranks, key=unlike)
-        one.batch_size = None if count.done >= count.total else size
+        one.batch_size = None if count.done >= count.total else size or one.batch_size
         if one.captures is None or count.total != one.captures.total or count.done >= one.captures.done:
             one.captures = count
         if free_gb is not None:
@@ -334,7 +349,7 @@ class LaunchLog:
         self._dialect = self._dialect or dialect
 
     def _figure(self, name: str, message: str, before: str) -> None:
-        found = _NUMBER.match(message.partition(before)[2])
+        found = NUMBER.match(message.partition(before)[2])
         if found:
             self._values[name] = float(found[1]) if "." in found[1] else int(found[1])
 
@@ -352,12 +367,14 @@ class LaunchLog:
             return "the KV pool"
         if state == "capture":
             busy = [rank for rank in ranks if rank.capturing]
+            late = [rank for rank in ranks if not rank.loaded and rank.phase in ("dist-init", "load")]
+            behind = f"; weights{_named(late)}" if late else ""
             counts = [r for r in busy if r.captures]
             if not counts:
-                return "graph capture" + _named(busy)
+                return "graph capture" + _named(busy) + behind
             slow = min(counts, key=_Rank.position)
             size = f" (batch size {slow.batch_size})" if slow.batch_size else ""
-            return f"captures {slow.captures}{size}{_named([slow])}"
+            return f"captures {slow.captures}{size}{_named([slow])}{behind}"
         later = {"http-up": "the HTTP port", "warm-up": "the server's own first request"}
         return later.get(state, "a generation of our own")
 

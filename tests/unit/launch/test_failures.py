@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.sglang.failures import UNKNOWN, classify, fatal_patterns, signatures, tracebacks
+from deployer.sglang.failures import UNKNOWN, classify, fatal_patterns
 from deployer.sglang.launch import PHASES
+from deployer.sglang.logtext import read_lines
+from deployer.sglang.signatures import WHERE, signatures
+from deployer.sglang.tracebacks import tracebacks
 from tests.unit.launch.logs import FAILED, HEALTHY, failure, launch
 
 EXPECTED = {
@@ -96,7 +99,7 @@ def test_first_rank_is_the_cause_and_lost_peers_are_not() -> None:
         *trace("AssertionError: something of the sort", "TP2"),
         "[2026-01-01 00:00:01] Received sigquit from a child process. It usually means the child failed.",
     ]
-    assert classify(lines).signature == "cuda_oom"
+    assert classify(lines).signature == "cuda_oom_load"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,10 @@ def test_first_rank_is_the_cause_and_lost_peers_are_not() -> None:
         ),
         ("RuntimeError: No CUDA GPUs are available", "no_gpu"),
         ("torch.AcceleratorError: CUDA error: invalid device ordinal", "gpu_index"),
-        ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "gpu_fault"),
+        (
+            "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+            "illegal_memory_access",
+        ),
         ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "not_enough_mem"),
         (
             "ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.",
@@ -141,7 +147,7 @@ def test_first_rank_is_the_cause_and_lost_peers_are_not() -> None:
             "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
             "dist_port_busy",
         ),
-        ("Exception: Capture cuda graph failed: CUDA error: unspecified", "capture_failed"),
+        ("Exception: Capture cuda graph failed: CUDA error: unspecified", "capture_fail_generic"),
     ],
 )
 def test_known_messages(error: str, signature: str) -> None:
@@ -168,7 +174,7 @@ def test_interleaved_tracebacks_of_two_ranks() -> None:
         trace("torch.OutOfMemoryError: x", "TP1"),
     )
     mixed = [line for pair in zip(first, second, strict=True) for line in pair]
-    assert classify(mixed).signature == "cuda_oom"
+    assert classify(mixed).signature == "cuda_oom_load"
 
 
 def test_chained_capture_failure_names_capture() -> None:
@@ -187,8 +193,8 @@ def test_chained_capture_failure_names_capture() -> None:
     ]
     found = classify(lines)
     assert (found.signature, found.phase) == ("capture_oom", "capture")
-    assert len(tracebacks(lines)) == 1
-    assert len(tracebacks(lines)[0].errors) == 2
+    assert len(tracebacks(list(read_lines(lines)))) == 1
+    assert len(tracebacks(list(read_lines(lines)))[0].errors) == 2
 
 
 def test_unknown_exception_stays_unknown_with_the_innermost_one() -> None:
@@ -239,9 +245,9 @@ def test_warnings_of_good_launches_are_no_cause() -> None:
 
 def test_data_is_well_formed() -> None:
     known = signatures()
-    assert len({one.id for one in known}) == len(known)
+    assert len({(one.id, one.where, one.regex.pattern) for one in known}) == len(known)
     for one in known:
-        assert one.where in {"line", "exception", "secondary", "stall"}
+        assert one.where in WHERE
         assert one.phase is None or one.phase in PHASES
         assert one.cause
         assert one.remedy

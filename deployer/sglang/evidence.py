@@ -1,0 +1,125 @@
+"""The lines of a log as evidence: where things stand, how far the launch was there, what to show. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deployer.sglang.launch import PHASES, LaunchLog
+from deployer.sglang.logtext import Line
+from deployer.sglang.tracebacks import RECORD, Trace
+
+UNKNOWN = "unknown"
+STOPPED = "stopped"
+
+NOISE = re.compile(
+    r"server_args=|^usage: |^ {10,}\[|UserWarning: |^ *warnings\.warn\(|Ignore import error when loading"
+    r"|INFO: +\d|Completed \| \d|Capturing batches|(?:Decode|Prefill) batch"
+)
+CONSEQUENCE = re.compile(
+    r"Received sigquit from a child proces|SIGQUIT received\.|kill_process_tree called|^Killed$|^Terminated$|^已杀死$"
+)
+#: Where a traceback's frames say how far its rank was, the last phase that matches counts.
+_FRAME_PHASES = (
+    (
+        "dist-init",
+        r"in (?:init_torch_distributed|init_distributed_environment|initialize_model_parallel|init_parallel\w*)\b",
+    ),
+    (
+        "load",
+        r"in (?:load_model|load_weights|get_model|_initialize_model|init_lora_manager|_prepare_weights)\b",
+    ),
+    (
+        "kv-pool",
+        r"in (?:init_memory_pool|alloc_memory_pool|profile_max_num_token\w*|init_kv_cache\w*|init_attention_backend)\b",
+    ),
+    (
+        "capture",
+        r"in (?:init_cuda_graphs?|init_device_graphs?|capture|capture_\w+|init_piecewise_cuda_graphs?)\b",
+    ),
+    (
+        "warm-up",
+        r"in _?(?:wait_and_warmup|execute_server_warmup|send_warmup\w*|event_loop_\w+|run_event_loop)\b",
+    ),
+)
+SERVING = {"http-up", "warm-up", "ready"}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a launch failed: the known signature or `UNKNOWN`, the launch phase, cause and remedy in words.
+
+    ``evidence`` are the log lines that prove it, ``numbers`` where they stand in the log (from 1; 0: elsewhere),
+    ``reference`` is where more is written about it. ``rank`` is whose failure it is.
+    """
+
+    signature: str
+    phase: str | None
+    cause: str
+    remedy: str
+    evidence: tuple[str, ...]
+    reference: str | None
+    numbers: tuple[int, ...] = ()
+    rank: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The failure as data, all of it."""
+        return {
+            "signature": self.signature,
+            "phase": self.phase,
+            "cause": self.cause,
+            "remedy": self.remedy,
+            "evidence": list(self.evidence),
+            "reference": self.reference,
+        }
+
+
+class Evidence:
+    """The lines of one log (pieces of progress bars left out)."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.lines = [line for line in lines if not line.piece]
+
+    def show(self, positions: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        kept = [position for position in dict.fromkeys(positions) if 0 <= position < len(self.lines)]
+        kept = [position for position in kept if self.lines[position].text.strip()][:12]
+        lines = [self.lines[position] for position in kept]
+        return tuple(line.text.strip()[:500] for line in lines), tuple(line.number for line in lines)
+
+    def around(self, index: int, before: int, after: int) -> list[int]:
+        return list(range(max(0, index - before), min(len(self.lines), index + after + 1)))
+
+    def tail(self) -> list[int]:
+        return list(range(max(0, len(self.lines) - 3), len(self.lines)))
+
+    def stamp(self, index: int) -> float:
+        """When a line was written by the log's own records; negative where that is not known."""
+        for position in range(index, max(-1, index - 50), -1):
+            if found := RECORD.match(self.lines[position].text):
+                hours, minutes, seconds = map(int, found["clock"].split(":"))
+                day = int((found["day"] or "0").replace("-", ""))
+                return day * 86400.0 + hours * 3600 + minutes * 60 + seconds
+        return -1.0
+
+    def phase_at(self, index: int, rank: str | None = None) -> str:
+        """How far the launch was before line ``index``; with ``rank``: how far that rank was."""
+        log = LaunchLog()
+        for line in self.lines[:index]:
+            log.feed(line.text, 0.0)
+        state = log.state
+        mine = next((one for one in state.ranks if one.rank == rank), None) if rank else None
+        if mine is None or mine.phase == PHASES[0]:
+            return state.phase
+        return "kv-pool" if mine.phase == "load" and mine.loaded else mine.phase
+
+    def phase_of(self, trace: Trace) -> str:
+        context = self.phase_at(trace.first, trace.rank)
+        text = trace.text
+        said = [phase for phase, regex in _FRAME_PHASES if re.search(regex, text)]
+        if not said:
+            return context
+        if said[-1] == "warm-up" and context in SERVING:
+            return context
+        return said[-1]

@@ -1,0 +1,241 @@
+"""Text of logs as they reach us: with and without what stands in front of a line. Pure.
+
+The same server's log comes from `journalctl` (in any of its forms, JSON too), `docker logs -t`, `docker compose logs`,
+`kubectl logs --timestamps --prefix`, a node's CRI or json-file log, syslog, a CI runner, or with columns of seconds.
+Here it becomes lines without that, each with its number in the file and the time that stood in front of it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+#: Of a compressed file so much is read; more than any launch log.
+MAX_BYTES = 1 << 28
+#: What is in front of a line is looked for in so many characters.
+_FRONT = 400
+
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_=>()][0-9A-B]?)"
+)
+_ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"  # RFC 3339 and relatives
+_WHO = r"(?P<host>[\w.-]{1,80}) (?P<ident>[\w./@:-]{1,80}?)(?:\[(?P<pid>\d{1,8})\])?: ?"
+_SYSLOG = r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?"
+_FULL = r"[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? [A-Z]{2,5}"
+
+#: What can stand in front of a line, by form. Each takes one separating blank and no more: indentation means something.
+_PREFIXES = tuple(
+    re.compile(pattern, re.ASCII)
+    for pattern in (
+        rf"(?P<iso>{_ISO}) (?:stdout|stderr) [FP] ",  # a node's CRI log
+        rf"(?:<\d{{1,3}}>1? ?)?(?:(?P<syslog>{_SYSLOG})|(?P<full>{_FULL})|(?P<iso>{_ISO})|(?P<unix>\d{{10}}\.\d{{3,6}})"
+        rf"|\[ {{0,6}}(?P<mono>\d{{1,8}}\.\d{{3,6}})\]) {_WHO}",
+        r"\[ {0,6}(?P<mono>\d{1,8}\.\d{6})\] (?=\S)",  # dmesg
+        r"\[(?P<syslog>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ",  # dmesg -T
+        rf"(?P<iso>{_ISO}) - [\w.]{{1,60}} - [A-Z]{{4,8}} - ",  # Python's logging
+        rf"(?P<iso>{_ISO}) \| {{0,4}}[A-Z]{{4,8}} {{0,4}}\| [\w.:<>-]{{1,80}} \| ",  # loguru
+        rf"\[?(?P<iso>{_ISO})\]?(?: (?=\[\d)| ?(?=\[rank)| (?=File \"| {{2}}|Traceback|[A-Za-z(])|$)",
+        r"(?P<short>\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,6}) ?",
+        r"\[(?:pod|container)/[^\]\s]{1,160}\] ?",  # kubectl logs --prefix
+        r"\[?[\w.-]{1,60}\]? {1,40}\| ?",  # docker compose logs
+        r"[\w.-]{1,120} >> ",  # a job's log
+        r"\((?:[\w.:<>-]{1,80} )?pid=\d{1,8}(?:, ip=[\d.]{7,15})?\) ",  # ray
+        r"\[(?P<rank>(?:rank|default)\d{1,5})\]: ?",  # torch
+        r" {0,8}(?P<seconds>\d{1,8}\.\d{3}) (?P<end>[NR]) ",  # columns: seconds, how it ended
+        r" {0,8}(?P<seconds>\d{1,8}\.\d{3})(?: {4}|\t| ?(?=##|EOF)|$)",  # columns: seconds
+    )
+)
+#: A record of SGLang's own begins here: nothing stands in front of it.
+_OWN = re.compile(
+    r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?: [A-Z_]{2,12}\d{1,5}){0,8}\]", re.ASCII
+)
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line, or one piece of a progress bar (``piece``: a carriage return ended it).
+
+    ``number`` counts from 1 as an editor counts. ``stamp`` is the time in front of the line in seconds, its zero
+    being whatever that clock's is; None without one. ``source``: ``engine``, ``systemd`` or ``kernel``.
+    """
+
+    number: int
+    text: str
+    stamp: float | None = None
+    source: str = "engine"
+    piece: bool = False
+
+
+def decode(data: bytes) -> str:
+    """The text of a log file: gzip, bzip2 and xz are unpacked, UTF-16 is told by its mark, and what is no UTF-8 is
+    taken for Windows-1252, line by line. Never raises; of a damaged archive what can be read is.
+    """
+    data = _unpacked(data)[:MAX_BYTES]
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", "replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return "".join(_decoded(line) for line in data.splitlines(keepends=True))
+
+
+def read(text: str) -> list[Line]:
+    """The lines of a log of any form."""
+    return list(read_lines(text.split("\n")))
+
+
+def read_lines(lines: Iterable[str]) -> Iterator[Line]:
+    """As `read`, for lines that were split at their ends already."""
+    for number, line in enumerate(lines, 1):
+        for entry in _unwrapped(line.removesuffix("\r")):
+            parts = entry.text.split("\r")
+            for index, part in enumerate(parts):
+                if part or len(parts) == 1:
+                    yield _plain(
+                        replace(entry, number=number, text=part, piece=entry.piece or index < len(parts) - 1)
+                    )
+
+
+def plain(text: str) -> str:
+    """A line without colours and without what stands in front of it."""
+    return _plain(Line(0, text)).text
+
+
+def _plain(line: Line) -> Line:
+    text = line.text
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    stamp, source, piece = line.stamp, line.source, line.piece
+    for _ in range(4):
+        if not text or _OWN.match(text):
+            break
+        found = next((match for prefix in _PREFIXES if (match := prefix.match(text, 0, _FRONT))), None)
+        if found is None or not found.end():
+            break
+        said = found.groupdict()
+        text = text[found.end() :]
+        stamp = _stamp(said) if stamp is None else stamp
+        piece = piece or said.get("end") == "R"
+        ident = said.get("ident")
+        if ident:
+            source = {"systemd": "systemd", "kernel": "kernel"}.get(ident, source)
+    if source == "engine" and text.startswith(("NVRM: ", "oom-kill:", "Out of memory: Killed process")):
+        source = "kernel"
+    return Line(line.number, text, stamp, source, piece)
+
+
+def _stamp(said: dict[str, str | None]) -> float | None:
+    if text := said.get("iso"):
+        return _when(text[:10], text[11:19], _fraction(text[19:]))
+    if text := said.get("full"):
+        return _when(text[4:14], text[15:23], _fraction(text[23:]))
+    if text := said.get("short"):
+        return _when(f"2000-{text[:5]}", text[6:14], _fraction(text[14:]))
+    if text := said.get("syslog"):
+        words = text.split()
+        month, day, clock = words[-4:-1] if len(words) > 4 else words[:3]
+        if len(words) > 4 or month not in _MONTHS:  # dmesg -T: Sun Nov 29 23:56:20 2026
+            month, day, clock = words[1:4] if len(words) > 4 else ("Jan", "01", "00:00:00")
+        number = _MONTHS.index(month) + 1 if month in _MONTHS else 1
+        return _when(f"2000-{number:02}-{int(day):02}", clock[:8], _fraction(clock[8:]))
+    number_text = said.get("unix") or said.get("mono") or said.get("seconds")
+    return float(number_text) if number_text else None
+
+
+@lru_cache(maxsize=4096)
+def _second(day: str, clock: str) -> float | None:
+    try:
+        return datetime.fromisoformat(f"{day}T{clock}").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def _when(day: str, clock: str, fraction: float) -> float | None:
+    second = _second(day, clock)
+    return None if second is None else second + fraction
+
+
+def _fraction(text: str) -> float:
+    digits = re.match(r"[.,](\d{1,9})", text, re.ASCII)
+    return float(f"0.{digits[1]}") if digits else 0.0
+
+
+def _unwrapped(line: str) -> list[Line]:
+    """What a line in JSON holds (journalctl -o json, docker's json-file, `deployer logs --json`); else the line."""
+    if not line.startswith("{") or len(line) > 1 << 22 or '"' not in line[:4]:
+        return [Line(0, line)]
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return [Line(0, line)]
+    if not isinstance(entry, dict):
+        return [Line(0, line)]
+    if isinstance(entry.get("log"), str):  # docker's json-file; its time is RFC 3339
+        stamp = _stamp({"iso": str(entry.get("time") or "")[:40]}) if entry.get("time") else None
+        text = entry["log"]
+        return [Line(0, text.removesuffix("\n"), stamp, piece=text.endswith("\r"))]
+    if "MESSAGE" in entry:
+        return list(_journal(entry))
+    if isinstance(entry.get("text"), str) and isinstance(entry.get("t"), int | float):
+        source = "systemd" if entry.get("source") == "systemd" else "engine"
+        return [Line(0, entry["text"], float(entry["t"]), source, bool(entry.get("piece")))]
+    return [Line(0, line)]
+
+
+def _journal(entry: dict[str, Any]) -> Iterator[Line]:
+    message = entry["MESSAGE"]
+    if isinstance(message, list) and message and isinstance(message[0], str):
+        message = message[0]
+    if isinstance(message, list):
+        numbers = [item for item in message if isinstance(item, int) and 0 <= item < 256]
+        message = bytes(numbers).decode("utf-8", "replace")
+    source = "systemd" if str(entry.get("_PID")) == "1" else "engine"
+    if entry.get("_TRANSPORT") == "kernel":
+        source = "kernel"
+    stamp = entry.get("__REALTIME_TIMESTAMP")
+    seconds = int(stamp) / 1e6 if isinstance(stamp, str) and re.fullmatch(r"\d{1,18}", stamp) else None
+    for part in str(message if message is not None else "").split("\n"):
+        yield Line(0, part, seconds, source)
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line.decode("cp1252", "replace")
+
+
+def _unpacked(data: bytes) -> bytes:
+    openers: dict[bytes, Any] = {
+        b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+        b"BZh": bz2.BZ2Decompressor,
+        b"\xfd7zXZ\x00": lzma.LZMADecompressor,
+    }
+    opener = next((make for magic, make in openers.items() if data.startswith(magic)), None)
+    if opener is None:
+        return data
+    out: list[bytes] = []
+    size, rest = 0, data
+    try:
+        while rest and size < MAX_BYTES:  # a file may hold several archives, one after the other
+            unpacker = opener()
+            for start in range(0, len(rest), 1 << 16):
+                out.append(unpacker.decompress(rest[start : start + (1 << 16)]))
+                size += len(out[-1])
+                if unpacker.eof or size >= MAX_BYTES:
+                    rest = unpacker.unused_data + rest[start + (1 << 16) :]
+                    break
+            else:
+                rest = b""
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError):
+        pass
+    return b"".join(out)
