@@ -12,7 +12,11 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help demo demo-sglang test test-sglang check fuzz status apply rollback down format clean rehearsal-programs
+=======
+.PHONY: help demo test check fuzz gate-study status apply rollback down format clean rehearsal-programs
+>>>>>>> 25f0680 (The gate is three-valued and knows its noise: throughput against proven starts, measured by a study)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -39,6 +43,9 @@ check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
 
 fuzz: $(STAMP) ## the properties on many more examples
 	HYPOTHESIS_PROFILE=thorough $(PYTHON_ENV) -m pytest tests/unit --timeout 0 $(ARGS)
+
+gate-study: $(STAMP) ## how often the gate errs, on simulated starts; the table goes to docs/gate.md
+	@$(PYTHON_ENV) -m deployer.bench.study --write docs/gate.md
 
 status: $(STAMP) ## what is live, and is it healthy
 	@$(PYTHON_ENV) -m deployer status $(ARGS)

@@ -1,20 +1,23 @@
 """The gate: from a benchmark to pass, fail or inconclusive. Pure.
 
-A gate is a table of thresholds. Throughput keys are lower bounds in tokens a second, time keys upper bounds
-in seconds; ``@N`` names the level. Whatever the thresholds, every request has to be completed and the
-output has to be sane.
+Two halves. The absolute one is a table of thresholds: throughput keys are lower bounds in tokens a second, time keys
+upper bounds in seconds; ``@N`` names the level. The relative one (`deployer.bench.relative`) holds the throughput
+against earlier proven starts. Whatever both say, every request has to be completed and the output has to be sane.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from deployer.bench.noise import Noise
+from deployer.bench.rates import positive, rates_of, table, tables, trouble
+from deployer.bench.relative import Relative, Result, Tolerance, judge
+
 Json = dict[str, Any]
-Result = Literal["pass", "fail", "inconclusive"]
 
 SINGLE = "single_stream_tok_s"
 #: Lower bounds of a level, in tokens a second.
@@ -49,15 +52,28 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says. ``reasons`` are sentences with numbers, the decisive ones first."""
+    """What the gate says. ``reasons`` are sentences with numbers, the decisive ones first.
+
+    ``broken``: requests failed or the output is not sane, which no further measurement excuses. ``relative`` is None
+    without a baseline.
+    """
 
     result: Result
     reasons: list[str]
     checks: list[Check] = field(default_factory=list)
+    relative: Relative | None = None
+    broken: bool = False
+    set_aside: list[Json] = field(default_factory=list)
 
     def as_dict(self) -> Json:
-        """The verdict as it appears in a JSON document."""
-        return {"result": self.result, "reasons": self.reasons, "checks": [c.as_dict() for c in self.checks]}
+        """The verdict as it appears in a JSON document; ``set_aside`` are passes whose measurement was disturbed."""
+        return {
+            "result": self.result,
+            "reasons": self.reasons,
+            "checks": [c.as_dict() for c in self.checks],
+            "relative": None if self.relative is None else self.relative.as_dict(),
+            "set_aside": self.set_aside,
+        }
 
 
 def split_key(key: str) -> tuple[str, int | None]:
@@ -102,16 +118,28 @@ def validate_gate_keys(gate: Mapping[str, float], levels: Collection[int] | None
 
 
 def evaluate(
-    bench: Mapping[str, Any], gate: Mapping[str, float], *, baseline: Mapping[str, Any] | None = None
+    bench: Mapping[str, Any],
+    gate: Mapping[str, float],
+    *,
+    baseline: Sequence[Mapping[str, Any]] = (),
+    earlier: Sequence[Mapping[str, Any]] = (),
+    noise: Noise | None = None,
+    tolerance: Tolerance | None = None,
+    name: str = "the baseline",
+    beside: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Verdict:
     """Hold a benchmark against a gate. ValueError for a key that does not exist (see `validate_gate_keys`).
 
-    Fail: a request was not completed, the output is one token over and over, or a threshold was missed.
-    Inconclusive, unless it fails anyway: the run was cut short, a threshold's level was not measured, or it
-    was measured with a saturated client or with somebody else's traffic. ``baseline`` (the live release's
-    own benchmark) is compared and reported; it decides nothing.
+    ``baseline``: bench documents of proven starts, newest first; ``name`` says of what. ``earlier``: earlier starts of
+    the candidate's own configuration that could not be decided; they count together with this one. ``beside``: a name
+    and a benchmark that is reported against and decides nothing.
+
+    Fail: a request was not completed, the output is not sane, a threshold was missed, or the throughput is lower than
+    the baseline's by more than is tolerated and more than noise explains. Inconclusive, unless it fails anyway: the
+    run was cut short, a threshold's figure was not measured soundly, or the noise hides what was asked for.
     """
-    failed = [*_incomplete(bench), *_insane(bench)]
+    broken = [*_incomplete(bench), *_insane(bench)]
+    failed = list(broken)
     unsure = [f"the run was cut short: {bench['interrupted']}"] if bench.get("interrupted") else []
     notes: list[str] = []
     if not failed and not unsure and not _completed(bench):
@@ -127,54 +155,109 @@ def evaluate(
             unsure.append(f"{said}: {doubt}")
         else:
             notes.append(said)
-    foreign = bench.get("foreign_traffic") or {}
-    if foreign.get("value") is True and not gate:
-        notes.append("somebody else used the server meanwhile")
-    if foreign.get("value") is None and gate:
-        notes.append("whether somebody else used the server meanwhile is not known")
-    if not gate:
-        notes.append("no gate is set: only completeness and sane output were asked for")
-    if baseline is not None:
-        notes += _comparison(bench, baseline)
+    relative = judge([bench, *earlier], baseline, noise, tolerance, name) if _completed(bench) else None
+    if relative is not None:
+        {"fail": failed, "inconclusive": unsure, "pass": notes}[relative.result].extend(relative.reasons)
+        notes.append(relative.noise.sentence())
+    notes += _remarks(bench, gate, compared=relative is not None)
+    if beside is not None and (other := judge([bench], [beside[1]], noise, tolerance, beside[0])):
+        notes.append(f"beside it: {_plainly(other, beside[0])}; this does not decide")
     result: Result = "fail" if failed else "inconclusive" if unsure else "pass"
-    return Verdict(result, [*failed, *unsure, *notes], checks)
+    return Verdict(
+        result,
+        [*failed, *unsure, *notes],
+        checks,
+        relative,
+        bool(broken),
+        [item.as_dict() for item in rates_of(bench).set_aside],
+    )
 
 
-def _stages(bench: Mapping[str, Any]) -> list[tuple[str, Json]]:
+def _remarks(bench: Mapping[str, Any], gate: Mapping[str, float], *, compared: bool) -> list[str]:
+    """What does not decide and should be known."""
+    found = []
+    foreign = table(bench.get("foreign_traffic"))
+    if foreign.get("value") is True and not gate:
+        found.append("somebody else used the server meanwhile")
+    if foreign.get("value") is None and (gate or compared):
+        found.append("whether somebody else used the server meanwhile is not known")
+    if not _sanity_gates(bench):
+        found += _doubtful_output(bench)
+    found += [f"left out for lack of time: {text}" for text in table(bench.get("budget")).get("cut") or []]
+    if not compared:
+        found.append("nothing proven to compare with: the thresholds alone decide")
+    if not gate:
+        found.append(
+            "no threshold is set"
+            if compared
+            else "no gate is set: only completeness and sane output were asked for"
+        )
+    return found
+
+
+def _plainly(other: Relative, name: str) -> str:
+    """A comparison that decides nothing, level by level."""
+    if other.effect is None:
+        return f"nothing could be compared with {name}"
+    levels = ", ".join(
+        f"{'one' if level == 1 else f'@{level}'} {found.effect:+.1%}" for level, found in other.levels.items()
+    )
+    return f"throughput {other.effect} against {name} ({levels})"
+
+
+def _stages(bench: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """The stages of a run with their names. Warm-ups count: a server has no right to fail them."""
-    named = [("warm-up", bench.get("warmups")), ("single runs", bench.get("singles"))]
-    for level in bench.get("levels") or []:
-        if level.get("discarded"):
-            named.append((f"level {level['concurrency']}, the discarded wave", level["discarded"]))
-        named.append((f"level {level['concurrency']}", level))
+    named = [("warm-up", table(bench.get("warmups"))), ("single runs", table(bench.get("singles")))]
+    for level in tables(bench.get("levels")):
+        name = f"level {level.get('concurrency')}"
+        named += [(f"{name}, the discarded wave", table(level.get("discarded"))), (name, level)]
     return [(name, stage) for name, stage in named if stage]
 
 
+def _count(value: Any) -> int:
+    return int(positive(value) or 0)
+
+
 def _completed(bench: Mapping[str, Any]) -> int:
-    return sum(int(stage["completed"]) for _, stage in _stages(bench))
+    return sum(_count(stage.get("completed")) for _, stage in _stages(bench))
 
 
 def _incomplete(bench: Mapping[str, Any]) -> list[str]:
     """Requests that failed. Those that our own interruption cut are not the server's fault."""
     found = []
     for name, stage in _stages(bench):
-        kinds = {kind: n for kind, n in stage["failed"].items() if kind != "cut"}
-        if kinds:
-            shown = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
-            found.append(f"{name}: {sum(kinds.values())} of {stage['requests']} requests failed ({shown})")
+        kinds = {kind: _count(n) for kind, n in table(stage.get("failed")).items() if kind != "cut"}
+        if any(kinds.values()):
+            shown = ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
+            found.append(
+                f"{name}: {sum(kinds.values())} of {stage.get('requests')} requests failed ({shown})"
+            )
     return found
 
 
 def _insane(bench: Mapping[str, Any]) -> list[str]:
-    """Stages in which the output is one token over and over."""
+    """Stages in which the output is one token over and over, and checks of the output that did not hold."""
     found = []
     for name, stage in _stages(bench):
-        count, done = int(stage.get("repetitive") or 0), int(stage["completed"])
+        count, done = _count(stage.get("repetitive")), _count(stage.get("completed"))
         if name != "warm-up" and count and count > done * REPETITIVE_SHARE:
-            heads = [sample["repeats"] for sample in stage.get("samples", []) if sample.get("repeats")]
+            heads = [sample["repeats"] for sample in tables(stage.get("samples")) if sample.get("repeats")]
             shown = f", such as {heads[0]!r}" if heads else ""
             found.append(f"{name}: {count} of {done} outputs are one token over and over{shown}")
-    return found
+    return [*found, *_doubtful_output(bench)] if _sanity_gates(bench) else found
+
+
+def _sanity_gates(bench: Mapping[str, Any]) -> bool:
+    return table(bench.get("spec")).get("sanity") == "gate"
+
+
+def _doubtful_output(bench: Mapping[str, Any]) -> list[str]:
+    """Checks of the output that did not hold; whether they decide is a setting of the benchmark."""
+    sanity = table(bench.get("sanity"))
+    if sanity.get("ok") is not False:
+        return []
+    texts = [str(item.get("text")) for item in tables(sanity.get("checks")) if item.get("ok") is False]
+    return [f"the output is not sane: {text}" for text in texts or ["a check did not hold"]]
 
 
 def _check(bench: Mapping[str, Any], key: str, threshold: float) -> tuple[Check, str]:
@@ -182,31 +265,53 @@ def _check(bench: Mapping[str, Any], key: str, threshold: float) -> tuple[Check,
     name, at = split_key(key)
     bound: Literal["min", "max"] = "max" if name in TIMES else "min"
     stage, measured = _measured(bench, name, at)
-    doubt = ""
+    doubt = _doubt(bench, stage)
     if measured is None:
-        doubt = "it was not measured" if not bench.get("stopped") else f"not measured, {bench['stopped']}"
-    elif (stage.get("failed") or {}).get("cut"):
-        doubt = "the run was cut short meanwhile"
-    elif stage.get("foreign_traffic") is True or (bench.get("foreign_traffic") or {}).get("value") is True:
-        doubt = "somebody else used the server meanwhile"
-    elif (stage.get("client") or {}).get("client_limited"):
-        doubt = "the load client itself was saturated"
+        doubt = f"not measured, {bench['stopped']}" if bench.get("stopped") else "it was not measured"
+    elif doubt and name in RATES and (sound := _sound_rate(bench, stage, name)) is not None:
+        measured, doubt = sound, ""
     if doubt or measured is None:
         return Check(key, bound, threshold, measured, "inconclusive"), doubt
     held = measured >= threshold if bound == "min" else measured <= threshold
     return Check(key, bound, threshold, measured, "pass" if held else "fail"), ""
 
 
-def _measured(bench: Mapping[str, Any], name: str, at: int | None) -> tuple[Json, float | None]:
+def _doubt(bench: Mapping[str, Any], stage: Mapping[str, Any]) -> str:
+    """Why a stage's figures prove nothing: what disturbed it, or the first of its passes that was disturbed."""
+    parts = tables(stage.get("passes")) or [stage]
+    return next((why for part in parts if (why := trouble(part, bench))), "")
+
+
+def _sound_rate(bench: Mapping[str, Any], level: Mapping[str, Any], name: str) -> float | None:
+    """A level's rate over its sound passes alone; None where there is none."""
+    seconds = "wall_s" if name == "aggregate_tok_s" else "steady_s"
+    tokens = span = 0.0
+    for part in tables(level.get("passes")):
+        rate, length = positive(part.get(name)), positive(part.get(seconds))
+        if rate and length and not trouble(part, bench):
+            tokens, span = tokens + rate * length, span + length
+    return tokens / span if span else None
+
+
+def _measured(bench: Mapping[str, Any], name: str, at: int | None) -> tuple[Mapping[str, Any], float | None]:
+    """The stage that a figure is of, and the figure; zero is a figure too."""
     if at is None:
-        return bench.get("singles") or {}, bench.get(SINGLE)
-    for level in bench.get("levels") or []:
-        if level["concurrency"] == at:
+        return table(bench.get("singles")), _number(bench.get(SINGLE))
+    for level in tables(bench.get("levels")):
+        if level.get("concurrency") == at:
             if name in RATES:
-                return level, level.get(name)
+                return level, _number(level.get(name))
             metric, quantile, _ = name.split("_")
-            return level, (level.get(f"{metric}_s") or {}).get(quantile)
+            return level, _number(table(level.get(f"{metric}_s")).get(quantile))
     return {}, None
+
+
+def _number(value: Any) -> float | None:
+    return (
+        value
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        else None
+    )
 
 
 def _sentence(check: Check) -> str:
@@ -220,22 +325,3 @@ def plain_number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:.0f}"
     return f"{float(f'{value:.4g}'):f}".rstrip("0").rstrip(".")
-
-
-def _comparison(bench: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
-    """Against the baseline: the geometric mean of the levels' throughput ratios, and the single stream's."""
-    before = {level["concurrency"]: level.get("aggregate_tok_s") for level in baseline.get("levels") or []}
-    ratios = {}
-    for level in bench.get("levels") or []:
-        old, new = before.get(level["concurrency"]), level.get("aggregate_tok_s")
-        if old and new:
-            ratios[level["concurrency"]] = new / old
-    found = []
-    if ratios:
-        mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-        each = ", ".join(f"@{n} {ratio - 1:+.1%}" for n, ratio in ratios.items())
-        found.append(f"throughput against the baseline: {mean - 1:+.1%} in the geometric mean ({each})")
-    old, new = baseline.get(SINGLE), bench.get(SINGLE)
-    if old and new:
-        found.append(f"single stream against the baseline: {new / old - 1:+.1%}")
-    return found

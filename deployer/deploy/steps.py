@@ -239,7 +239,9 @@ class Steps:
             api_key=self.api_key,
         )
         self.progress.bench = bench
-        verdict = evaluate(bench, self.trial.gate, baseline=self._baseline())
+        live = self._baseline()
+        beside = (self.before, live) if self.before and live else None
+        verdict = evaluate(bench, self.trial.gate, beside=beside)
         self.progress.verdict = verdict.as_dict()
         self.session.client.release_update(
             self.trial.service,

@@ -107,7 +107,10 @@ def test_no_gate_says_so() -> None:
     [
         ({"levels": [level(32, client={"client_limited": True})]}, "the load client itself was saturated"),
         ({"levels": [level(32, foreign_traffic=True)]}, "somebody else used the server"),
-        ({"foreign_traffic": {"value": True, "evidence": []}}, "somebody else used the server"),
+        (
+            {"levels": [level(32, foreign_traffic=None)], "foreign_traffic": {"value": True, "evidence": []}},
+            "somebody else used the server",
+        ),
         ({"levels": [level(8)]}, "it was not measured"),
         ({"levels": [level(32, 0.0, aggregate_tok_s=None)]}, "it was not measured"),
         ({"interrupted": "SIGTERM", "levels": [level(32, completed=9, failed={"cut": 23})]}, "cut short"),
@@ -158,15 +161,59 @@ def test_a_percentile_that_is_null_is_not_measured() -> None:
     assert verdict.checks[0].measured is None
 
 
-def test_the_baseline_is_compared_and_decides_nothing() -> None:
-    slower = bench(level(8, 100.0), level(32, 100.0), single_stream_tok_s=13.0)
-    verdict = evaluate(slower, {"aggregate_tok_s@32": 50.0}, baseline=bench())
+def test_without_a_baseline_the_thresholds_alone_decide_and_it_says_so() -> None:
+    verdict = evaluate(bench(), {"aggregate_tok_s@32": 50.0})
     assert verdict.result == "pass"
+    assert verdict.relative is None
+    assert "nothing proven to compare with: the thresholds alone decide" in verdict.reasons
+
+
+def test_a_loss_against_the_baseline_fails_whatever_the_thresholds() -> None:
+    slower = bench(level(8, 100.0), level(32, 100.0))
+    verdict = evaluate(slower, {"aggregate_tok_s@32": 50.0}, baseline=[bench()] * 3, name="tp8")
+    assert verdict.result == "fail"
+    assert verdict.reasons[0].startswith("throughput -50.0 % (-")
     assert (
-        "throughput against the baseline: -50.0% in the geometric mean (@8 -50.0%, @32 -50.0%)"
-        in verdict.reasons
+        "against 3 starts of tp8: more than the 5% tolerated, and more than noise explains"
+        in verdict.reasons[0]
     )
-    assert "single stream against the baseline: -50.0%" in verdict.reasons
+    assert verdict.as_dict()["relative"]["baseline_starts"] == 3
+
+
+def test_what_runs_beside_is_reported_and_decides_nothing() -> None:
+    slower = bench(level(8, 100.0), level(32, 100.0))
+    verdict = evaluate(slower, {"aggregate_tok_s@32": 50.0}, beside=("0001-tp8", bench()))
+    assert verdict.result == "pass"
+    assert any("against 0001-tp8 (@8 -50.0%, @32 -50.0%); this does not decide" in r for r in verdict.reasons)
+
+
+def test_a_pass_that_was_disturbed_is_set_aside_and_the_sound_ones_decide() -> None:
+    sound = {"aggregate_tok_s": 200.0, "wall_s": 10.0, "foreign_traffic": False}
+    disturbed = {"aggregate_tok_s": 90.0, "wall_s": 20.0, "foreign_traffic": True}
+    verdict = evaluate(bench(level(8, 130.0, passes=[sound, disturbed])), {"aggregate_tok_s@8": 190.0})
+    assert verdict.result == "pass"
+    assert verdict.set_aside == [
+        {"concurrency": 8, "repeat": 1, "why": "somebody else used the server meanwhile"}
+    ]
+    times = evaluate(bench(level(8, 130.0, passes=[sound, disturbed])), {"itl_p50_s@8": 9.0})
+    assert times.result == "inconclusive", "percentiles are over all requests"
+
+
+def test_an_insane_output_fails_where_it_is_to_gate_and_is_reported_elsewhere() -> None:
+    sanity = {"ok": False, "checks": [{"name": "words", "ok": False, "text": "no words in 9 of 10 outputs"}]}
+    said = "the output is not sane: no words in 9 of 10 outputs"
+    verdict = evaluate(bench(sanity=sanity, spec={"sanity": "gate"}), {})
+    assert verdict.result == "fail"
+    assert verdict.broken
+    assert verdict.reasons[0] == said
+    reported = evaluate(bench(sanity=sanity), {})
+    assert reported.result == "pass"
+    assert said in reported.reasons
+
+
+def test_what_the_budget_left_out_is_said() -> None:
+    verdict = evaluate(bench(budget={"seconds": 60, "used_s": 60, "cut": ["level 64"]}), {})
+    assert "left out for lack of time: level 64" in verdict.reasons
 
 
 @given(st.floats(1, 500), st.floats(1, 500), st.floats(1, 500))
@@ -183,7 +230,7 @@ def test_a_stricter_gate_never_turns_fail_into_pass(rate: float, one: float, oth
 def test_it_does_not_change_what_it_reads(data: st.DataObject) -> None:
     given_bench = bench(level(8, data.draw(st.floats(1, 500)), repetitive=data.draw(st.integers(0, 8))))
     before = copy.deepcopy(given_bench)
-    evaluate(given_bench, {"aggregate_tok_s@8": 100.0}, baseline=given_bench)
+    evaluate(given_bench, {"aggregate_tok_s@8": 100.0}, baseline=[given_bench])
     assert given_bench == before
 
 

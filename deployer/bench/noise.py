@@ -1,0 +1,168 @@
+"""How much equal starts of one service differ: learnt from its own releases, and typical figures until then. Pure.
+
+Three kinds of noise, as relative standard deviations of throughput:
+
+* ``run``: two passes of one level within one start;
+* ``level``: what one start does better or worse at one level than at the others;
+* ``start``: a whole start against another start of the same configuration.
+
+Repeats within a start lessen only the first. What the service's own releases show is mixed with typical figures, each
+with the weight of its degrees of freedom, so that a few starts move the estimate a little and many starts own it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from deployer.bench.rates import Logs, aligned, mean, positive, rates_of, table
+
+Json = dict[str, Any]
+
+#: Typical noise (run, level, start). Published figures: throughput of equal runs differs by 0.1-2.5 % within a session
+#: and by 3-4 % between sessions (the difference of two, so 1.4 times the deviation of one).
+TYPICAL_RUN, TYPICAL_LEVEL, TYPICAL_START = 0.01, 0.01, 0.02
+#: How many degrees of freedom of a service's own measurements weigh as much as the typical figures.
+WEIGHT_RUN, WEIGHT_LEVEL, WEIGHT_START = 10.0, 10.0, 20.0
+#: Starts whose variance is more than this many times the expected contradict it; the expectation then weighs less.
+CONTRADICTION = 3.0
+#: A service whose passes are noisier than usual is expected to start noisier too, by up to this factor (in variance).
+#: Never the other way round: quiet passes say nothing about starts (25 % between two starts was seen on real GPUs
+#: whose passes agreed).
+WORST_START = 4.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Relative standard deviations, and what they rest on: starts, and degrees of freedom between starts."""
+
+    run: float = TYPICAL_RUN
+    level: float = TYPICAL_LEVEL
+    start: float = TYPICAL_START
+    starts: int = 0
+    freedom: int = 0
+
+    def as_dict(self) -> Json:
+        """As it is kept with a release and shown in a verdict."""
+        return {
+            "run": round(self.run, 6),
+            "level": round(self.level, 6),
+            "start": round(self.start, 6),
+            "starts": self.starts,
+            "freedom": self.freedom,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Noise:
+        """The other way; what is missing or no number is typical."""
+        known = table(document)
+        counts = {key: int(positive(known.get(key)) or 0) for key in ("starts", "freedom")}
+        return cls(
+            positive(known.get("run")) or TYPICAL_RUN,
+            positive(known.get("level")) or TYPICAL_LEVEL,
+            positive(known.get("start")) or TYPICAL_START,
+            **counts,
+        )
+
+    def variance(self, logs: Logs) -> float:
+        """Variance of one start's mean over levels (of ``log`` rates)."""
+        count = len(logs)
+        repeats = math.fsum(1 / len(passes) for passes in logs.values()) / count
+        return self.start**2 + (self.level**2 + self.run**2 * repeats) / count
+
+    def variance_at(self, passes: int) -> float:
+        """Variance of one start's figure at one level, measured ``passes`` times."""
+        return self.start**2 + self.level**2 + self.run**2 / passes
+
+    def quantile(self, tail: float) -> float:
+        """By how many standard deviations an estimate is off with probability ``tail``, to one side.
+
+        Student's, with the freedom that the estimate of the noise has (its own and that of the typical figures).
+        """
+        return student(tail, WEIGHT_START + self.freedom)
+
+    def sentence(self) -> str:
+        """What it is and rests on, in words."""
+        figures = f"{self.start:.1%} between starts, {self.run:.1%} between passes"
+        if not self.starts:
+            return f"typical noise is assumed ({figures}): no start of this service shows its own yet"
+        if not self.freedom:
+            known = _starts(self.starts)
+            return f"noise {figures}: passes from {known}, starts typical (no two of one configuration yet)"
+        return f"noise {figures}: from {_starts(self.starts)} of this service and typical figures"
+
+
+def _starts(count: int) -> str:
+    return "1 start" if count == 1 else f"{count} starts"
+
+
+def student(tail: float, freedom: float) -> float:
+    """The upper quantile of Student's distribution (Cornish and Fisher's series; good to 0.01 from 8 degrees on)."""
+    z = NormalDist().inv_cdf(1 - tail)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + math.fsum(term / freedom ** (power + 1) for power, term in enumerate(terms))
+
+
+def learn(configurations: Sequence[Sequence[Mapping[str, Any]]]) -> Noise:
+    """The noise of a service from the bench documents of its proven starts, grouped by configuration."""
+    groups = [aligned([rates_of(bench) for bench in group]) for group in configurations]
+    groups = [[logs for logs in group if logs] for group in groups]
+    return learn_from([group for group in groups if group])
+
+
+def learn_from(groups: Sequence[Sequence[Logs]]) -> Noise:
+    """The same from logarithms of rates; the starts of a group have the same levels."""
+    within, passes_freedom = 0.0, 0
+    for group in groups:
+        for logs in group:
+            for passes in logs.values():
+                centre = mean(passes)
+                within += math.fsum((value - centre) ** 2 for value in passes)
+                passes_freedom += len(passes) - 1
+    run = _mixed(TYPICAL_RUN**2, WEIGHT_RUN, within, passes_freedom)
+
+    tables = [_Table(group) for group in groups if len(group) > 1]
+    residual = math.fsum(max(0.0, t.residual - t.residual_freedom * run * t.repeats) for t in tables)
+    level = _mixed(TYPICAL_LEVEL**2, WEIGHT_LEVEL, residual, sum(t.residual_freedom for t in tables))
+
+    between = math.fsum(
+        max(0.0, t.between - t.freedom * (level + run * t.repeats) / t.levels) for t in tables
+    )
+    freedom = sum(t.freedom for t in tables)
+    expected = TYPICAL_START**2 * min(max(run / TYPICAL_RUN**2, 1.0), WORST_START)
+    ratio = between / freedom / expected if freedom else 0.0
+    start = _mixed(expected, WEIGHT_START / max(1.0, ratio / CONTRADICTION) ** 2, between, freedom)
+    return Noise(math.sqrt(run), math.sqrt(level), math.sqrt(start), sum(map(len, groups)), freedom)
+
+
+def _mixed(typical: float, weight: float, squares: float, freedom: int) -> float:
+    return (weight * typical + squares) / (weight + freedom)
+
+
+class _Table:
+    """Sums of squares of the starts of one configuration: between starts, and what starts and levels leave over."""
+
+    def __init__(self, group: Sequence[Logs]) -> None:
+        levels = sorted(group[0])
+        values = [[mean(logs[level]) for level in levels] for logs in group]
+        starts = [mean(row) for row in values]
+        columns = [mean([row[index] for row in values]) for index in range(len(levels))]
+        grand = mean(starts)
+        self.levels = len(levels)
+        self.freedom = len(group) - 1
+        self.residual_freedom = self.freedom * (len(levels) - 1)
+        self.between = math.fsum((start - grand) ** 2 for start in starts)
+        self.residual = math.fsum(
+            (value - start - column + grand) ** 2
+            for row, start in zip(values, starts, strict=True)
+            for value, column in zip(row, columns, strict=True)
+        )
+        #: Mean of 1 / passes: what is left of the noise between passes in a mean over them.
+        self.repeats = mean([1 / len(logs[level]) for logs in group for level in levels])

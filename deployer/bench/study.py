@@ -1,0 +1,166 @@
+"""The gate, measured: how often it errs on simulated starts whose true loss is known.
+
+Rates are drawn from the noise model with true deviations that the gate is not told; it learns them from the same few
+baseline starts, which is all that a new service has. ``python -m deployer.bench.study`` prints the table; with
+``--write`` it puts it into docs/gate.md. Deterministic: the same seed gives the same table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deployer.bench.noise import learn_from
+from deployer.bench.rates import Logs, aligned, rates_of
+from deployer.bench.relative import Result, compared
+
+Json = dict[str, Any]
+
+LEVELS = (8, 16, 32, 48, 64)
+PASSES = 3
+BASELINES = (1, 3, 5)
+LOSSES = (0.0, 0.03, 0.05, 0.10, 0.20)
+SEED = 20240607
+TRIALS = 2000
+BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """True deviations: between passes, between starts, of a level within a start."""
+
+    name: str
+    run: float
+    start: float
+    level: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {100 * self.run:g}/{100 * self.start:g}/{100 * self.level:g}"
+
+
+CONDITIONS = (
+    Condition("quiet", 0.005, 0.01, 0.005),
+    Condition("typical", 0.01, 0.02, 0.01),
+    Condition("noisy", 0.03, 0.04, 0.02),
+    Condition("wild starts", 0.01, 0.08, 0.01),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How often a verdict was fail, pass and inconclusive, as shares of ``trials``."""
+
+    condition: Condition
+    baseline: int
+    loss: float
+    trials: int
+    fail: float
+    passed: float
+    inconclusive: float
+
+
+def one_start(rng: random.Random, condition: Condition) -> Json:
+    """The bench document of a start."""
+    whole = rng.gauss(0.0, condition.start)
+    levels = []
+    for level in LEVELS:
+        here = whole + rng.gauss(0.0, condition.level)
+        rates = [25.0 * level**0.8 * math.exp(here + rng.gauss(0.0, condition.run)) for _ in range(PASSES)]
+        levels.append({"concurrency": level, "passes": [{"steady_tok_s": rate} for rate in rates]})
+    return {"levels": levels}
+
+
+def slowed(logs: Logs, loss: float) -> Logs:
+    """The same start with a true loss on top, so that all losses are tried on the same noise."""
+    return {level: tuple(value + math.log1p(-loss) for value in passes) for level, passes in logs.items()}
+
+
+def cells(
+    conditions: Sequence[Condition] = CONDITIONS,
+    baselines: Sequence[int] = BASELINES,
+    losses: Sequence[float] = LOSSES,
+    trials: int = TRIALS,
+    seed: int = SEED,
+) -> Iterator[Cell]:
+    """The study, cell by cell; each condition and size of the baseline has random numbers of its own."""
+    for condition in conditions:
+        for size in baselines:
+            rng = random.Random(f"{seed} {condition} {size}")
+            counts: dict[float, dict[Result, int]] = {
+                loss: {"fail": 0, "pass": 0, "inconclusive": 0} for loss in losses
+            }
+            for _ in range(trials):
+                baseline = [one_start(rng, condition) for _ in range(size)]
+                candidate = one_start(rng, condition)
+                logs = aligned([rates_of(bench) for bench in (candidate, *baseline)])
+                noise = learn_from([logs[1:]])
+                for loss in losses:
+                    counts[loss][compared([slowed(logs[0], loss)], logs[1:], noise).result] += 1
+            for loss, count in counts.items():
+                shares = (count[key] / trials for key in ("fail", "pass", "inconclusive"))
+                yield Cell(condition, size, loss, trials, *shares)
+
+
+def table(found: Sequence[Cell]) -> str:
+    """The study as Markdown: a row for each noise and baseline, a column for each true loss."""
+    losses = list(dict.fromkeys(cell.loss for cell in found))
+    heads = " | ".join("no loss" if not loss else f"-{loss:.0%}" for loss in losses)
+    rows = [f"| noise, % | starts | {heads} |", "|---|---|" + "---|" * len(losses)]
+    for key in dict.fromkeys((cell.condition, cell.baseline) for cell in found):
+        row = [cell for cell in found if (cell.condition, cell.baseline) == key]
+        shares = " | ".join(
+            f"{100 * cell.fail:.1f} / {100 * cell.inconclusive:.1f} / {100 * cell.passed:.1f}" for cell in row
+        )
+        rows.append(f"| {key[0]} | {key[1]} | {shares} |")
+    return "\n".join(rows) + "\n"
+
+
+def block(trials: int = TRIALS) -> str:
+    """What stands between the marks in docs/gate.md."""
+    intro = (
+        f"Fail / inconclusive / pass in % of {trials} simulated candidates a cell; {len(LEVELS)} levels with {PASSES} "
+        "passes each; noise between passes / between starts / of levels within a start.\n\n"
+    )
+    return intro + table(list(cells(trials=trials))) + mark()
+
+
+def mark() -> str:
+    """A few candidates of one row, as a comment on the page: by it a test sees that the gate has changed since."""
+    few = cells(CONDITIONS[1:2], (3,), trials=150)
+    return f"<!-- {' '.join(f'{cell.fail:.4f}/{cell.inconclusive:.4f}' for cell in few)} -->\n"
+
+
+def replaced(page: str, text: str) -> str:
+    """A page with ``text`` between its marks. ValueError where it has none."""
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {BEGIN} and {END}")
+    return f"{head}{begin}\n{text}{end}{tail}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the study's table, or write it into a page."""
+    parser = argparse.ArgumentParser(prog="python -m deployer.bench.study", description=__doc__)
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="put the table between the marks of this page"
+    )
+    parser.add_argument("--trials", type=int, default=TRIALS, help="candidates a cell (%(default)s)")
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    text = block(options.trials)
+    print(text)
+    print(f"{time.monotonic() - began:.0f} s")
+    if options.write:
+        page = options.write.read_text(encoding="utf-8")
+        options.write.write_text(replaced(page, text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
