@@ -12,11 +12,7 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help demo demo-sglang test test-sglang check fuzz status apply rollback down format clean rehearsal-programs
-=======
-.PHONY: help demo test check fuzz gate-study status apply rollback down format clean rehearsal-programs
->>>>>>> 25f0680 (The gate is three-valued and knows its noise: throughput against proven starts, measured by a study)
+.PHONY: help demo demo-sglang test test-sglang check fuzz gate-study status apply rollback down format clean rehearsal-programs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
