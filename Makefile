@@ -12,7 +12,7 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sglang test test-sglang check fuzz gate-study status apply rollback down format clean rehearsal-programs
+.PHONY: help demo demo-sglang test unit test-sglang check fuzz gate-study status apply rollback down format clean rehearsal-programs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: $(STAMP) rehearsal-programs ## the whole job on a practice host, no GPU ne
 
 test: $(STAMP) rehearsal-programs ## all tests, those on practice hosts included
 	@tools/test.sh $(PYTHON_ENV) $(ARGS)
+
+unit: $(STAMP) ## the unit tests alone: seconds, no root, no practice host
+	@$(PYTHON_ENV) -m pytest tests/unit $(ARGS)
 
 test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, half an hour)
 	@tools/test.sh $(PYTHON_ENV) -m sglang $(ARGS)

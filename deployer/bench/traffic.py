@@ -17,6 +17,8 @@ from typing import Any
 #: Health probes generate a token each, about one a second; they are not foreign traffic.
 ALLOWED_TOKENS = 32
 ALLOWED_TOKENS_PER_SECOND = 2.0
+#: Pause between two looks at counters that are not quiet, in seconds.
+LOOK_AGAIN_SECONDS = 0.3
 
 _TOKENS = re.compile(r"^sglang[:_]generation_tokens_total(?:\{[^\n]*\})?[ \t]+([0-9.eE+-]+)", re.MULTILINE)
 
@@ -80,7 +82,7 @@ async def _get(client: Any, url: str) -> str | None:
 
 
 async def settled(client: Any, base_url: str, *, at_least: float | None = None) -> Counters:
-    """The counters once they are quiet: up to 4 looks, 0.3 s apart.
+    """The counters once they are quiet: up to 4 looks, `LOOK_AGAIN_SECONDS` apart.
 
     Looks again while requests are in flight (ours have all ended; a probe's is short) or while the token
     counter is below ``at_least`` (it may lag behind the last answer).
@@ -88,7 +90,7 @@ async def settled(client: Any, base_url: str, *, at_least: float | None = None) 
     found = Counters()
     for look in range(4):
         if look:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
         found = await read_counters(client, base_url)
         lagging = found.tokens is not None and at_least is not None and found.tokens < at_least
         if not found.in_flight and not lagging:

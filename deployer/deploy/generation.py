@@ -10,6 +10,9 @@ from deployer.errors import AgentError, ChannelLost
 from deployer.host.protocol import Host, Json
 from deployer.sglang.server_info import redact
 
+#: Pause before another try, in seconds.
+RETRY_SECONDS = 0.5
+
 _BODIES: dict[str, Json] = {
     "/generate": {"text": "Hello", "sampling_params": {"max_new_tokens": 2, "temperature": 0}},
     "/v1/completions": {"model": "default", "prompt": "Hello", "max_tokens": 2, "temperature": 0},
@@ -34,7 +37,7 @@ def generate_once(
     """
     attempts = Retrying(
         stop=stop_after_attempt(3),
-        wait=wait_fixed(0.5),
+        wait=wait_fixed(RETRY_SECONDS),
         retry=retry_if_exception_type(_NoAnswer),
         reraise=True,
     )

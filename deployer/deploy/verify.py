@@ -28,6 +28,8 @@ from deployer.sglang.versions import defaults
 
 #: Seconds that the advertised address may take, all tries together.
 ADVERTISED_SECONDS = 15.0
+#: Pause between them, in seconds.
+RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ def _advertised(
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     attempts = Retrying(
         stop=stop_after_delay(ADVERTISED_SECONDS / 2),
-        wait=wait_fixed(0.5),
+        wait=wait_fixed(RETRY_SECONDS),
         retry=retry_if_exception(_may_pass),
         reraise=True,
     )

@@ -27,6 +27,8 @@ RESTART_SECONDS = 10
 #: Limits in bytes. Linux gives arguments and environment 2 MiB together; systemd adds variables of its own.
 ENVIRONMENT_LIMIT = 1024 * 1024
 EXEC_LIMIT = 1536 * 1024
+#: What the digest of secrets costs (scrypt's N): some 50 ms for whoever makes one, or guesses at one.
+DIGEST_COST = 2**14
 #: What arguments and environment may take of a unit; the rest of its text is small.
 UNIT_LIMIT = TEXT_LIMIT - 64 * 1024
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -162,7 +164,7 @@ def comparable(argv: Sequence[str]) -> list[str]:
 def _digest(service: str, secrets: Sequence[str]) -> str:
     """Tells whether secrets changed from one release to the next, and next to nothing else: slow and short."""
     text = "\0".join(secrets).encode()
-    return hashlib.scrypt(text, salt=service.encode(), n=2**14, r=8, p=1, dklen=4).hex()
+    return hashlib.scrypt(text, salt=service.encode(), n=DIGEST_COST, r=8, p=1, dklen=4).hex()
 
 
 def _environment(

@@ -20,6 +20,17 @@ LINE_LIMIT = 1024 * 1024
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "%": "%%"}
+#: Characters that are, or may be, written otherwise between double quotes.
+_SPECIAL = re.compile(r'["\\%]|[^ -~]')
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+#: Control characters that systemd drops a variable for, without an error.
+_CONTROL_OF_VARIABLES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+#: Code points that Unicode reserves as no character: U+FDD0 to U+FDEF and the last two of each plane.
+_NO_CHARACTER = re.compile(
+    "[\ufdd0-\ufdef"
+    + "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
+    + "]"
+)
 
 
 def _refuse(what: str, value: str, why: str) -> ConfigError:
@@ -40,17 +51,18 @@ def _check(what: str, value: str, limit: int) -> None:
         raise _refuse(what, value, "is not UTF-8 text") from None
     if size >= limit:
         raise _refuse(what, value, f"is {size} bytes long, and must be shorter than {limit}")
-    if any(0xFDD0 <= ord(char) <= 0xFDEF or ord(char) & 0xFFFE == 0xFFFE for char in value):
+    if not value.isascii() and _NO_CHARACTER.search(value):
         # systemd does not take these for text and would ignore the line.
         raise _refuse(what, value, "contains a code point that Unicode reserves as no character")
 
 
 def _quoted(value: str) -> str:
-    return '"' + "".join(map(_escaped, value)) + '"'
+    return f'"{_SPECIAL.sub(_escaped, value)}"'
 
 
-def _escaped(char: str) -> str:
+def _escaped(found: re.Match[str]) -> str:
     """A character between double quotes. What cannot be seen is written by its number, for people and line readers."""
+    char = found[0]
     if char in _ESCAPES:
         return _ESCAPES[char]
     if char.isprintable():
@@ -72,7 +84,7 @@ def executable(value: str) -> str:
     _check("argument", value, 4096)
     if not value.startswith("/") or value.endswith("/"):
         raise _refuse("argument", value, "is the program and must be an absolute path")
-    if any(ord(char) < 32 or ord(char) == 127 or char in "\"'\\" for char in value):
+    if _CONTROL.search(value) or any(char in value for char in "\"'\\"):
         raise _refuse(
             "argument", value, "is the program and contains quotes, backslashes or control characters"
         )
@@ -114,15 +126,14 @@ def _check_variable(name: str, value: str) -> None:
     if not _VARIABLE.fullmatch(name):
         raise _refuse(what, "", "has a name that is not letters, digits and _")
     _check(what, value, ARGUMENT_LIMIT - len(name) - 1)
-    if any((ord(char) < 32 and char not in "\t\n") or ord(char) == 127 for char in value):
-        # systemd drops such variables without an error.
+    if not value.isprintable() and _CONTROL_OF_VARIABLES.search(value):
         raise _refuse(what, "", "contains control characters other than tab and newline")
 
 
 def plain(value: str) -> str:
     """A value that is not quoted, such as ``Description=`` or ``User=``: one line, ``%`` doubled."""
     _check("value", value, LINE_LIMIT // 2)
-    if any(ord(char) < 32 or ord(char) == 127 for char in value):
+    if _CONTROL.search(value):
         raise _refuse("value", value, "contains control characters")
     if value != value.strip() or value.endswith("\\"):
         raise _refuse("value", value, "begins or ends with a blank, or ends with a backslash")

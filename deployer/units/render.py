@@ -11,12 +11,14 @@ from typing import Any
 
 from jinja2 import (
     BaseLoader,
+    BytecodeCache,
     Environment,
     StrictUndefined,
     TemplateError,
     TemplateNotFound,
     TemplateSyntaxError,
 )
+from jinja2.bccache import Bucket
 from jinja2.loaders import split_template_path
 from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedEnvironment
@@ -59,6 +61,23 @@ class _Folders(BaseLoader):
         raise TemplateNotFound(template)
 
 
+class _Compiled(BytecodeCache):
+    """Templates that this process has compiled. Jinja compares their text, and compiles anew what has changed."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._code:
+            bucket.bytecode_from_string(self._code[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._code[bucket.key] = bucket.bytecode_to_string()
+
+
+_compiled = _Compiled()
+
+
 class _Sandbox(SandboxedEnvironment):
     """Templates compute little: what would take without end, or all memory, is an error."""
 
@@ -96,6 +115,7 @@ def _environment(folders: Sequence[Path]) -> Environment:
     # Units are not HTML; their quoting is in the filters.
     made = _Sandbox(
         loader=_Folders(folders),
+        bytecode_cache=_compiled,
         undefined=StrictUndefined,
         autoescape=False,
         trim_blocks=True,

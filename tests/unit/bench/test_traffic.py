@@ -50,6 +50,11 @@ def test_no_metrics_text_raises(text: str) -> None:
     traffic.parse_metrics(f"sglang:generation_tokens_total {text}")
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "LOOK_AGAIN_SECONDS", 0.0)
+
+
 def look(*answers: dict[str, Any], at_least: float | None = None) -> tuple[Counters, int]:
     """What `settled` finds when the server gives these answers one look after another; and how often it looked."""
     looks = 0
@@ -90,9 +95,12 @@ def test_a_server_that_shows_nothing() -> None:
         async with httpx.AsyncClient(transport=transport) as client:
             return await traffic.read_counters(client, "http://server")
 
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
     async def refused() -> Counters:
-        async with httpx.AsyncClient() as client:
-            return await traffic.read_counters(client, "http://127.0.0.1:1")
+        async with httpx.AsyncClient(transport=httpx.MockTransport(refuse)) as client:
+            return await traffic.read_counters(client, "http://server")
 
     assert asyncio.run(run(404)) == asyncio.run(run(200)) == asyncio.run(refused()) == Counters(None, None)
 

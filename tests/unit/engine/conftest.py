@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +30,13 @@ KIMI = {
 PlanFor = Callable[..., Plan]
 
 
+@functools.cache
+def known(folder: Path, version: str) -> tuple[dict[str, Any], argparse.ArgumentParser]:
+    """A version's table and its parser."""
+    table = flags.load_table(folder, version)
+    return table, flags.build_parser(table)
+
+
 @pytest.fixture
 def model_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
@@ -52,7 +61,8 @@ def plan_for(model_folder: Path, tmp_path: Path) -> PlanFor:
         path.write_text(json.dumps({"seed": 7, "version": version, **(config or {})}))
         settings = load_settings({"SGLANG_STANDIN_CONFIG": str(path), **(environ or {})})
         words = ["--model-path", str(model_folder), *argv]
-        asked = flags.parse(flags.load_table(settings.args_folder, version), words)
+        table, parser = known(settings.args_folder, version)
+        asked = flags.parse(table, words, parser)
         check_arguments(asked)
         return resolve(asked, read_model(str(model_folder)), settings, words, held, overrides)
 

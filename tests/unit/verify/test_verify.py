@@ -188,7 +188,8 @@ def test_an_advertised_address_that_leads_elsewhere(status: int, body: Any, word
 
 
 def test_an_advertised_address_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deployer.deploy.verify.ADVERTISED_SECONDS", 1.0)
+    monkeypatch.setattr("deployer.deploy.verify.ADVERTISED_SECONDS", 0.01)
+    monkeypatch.setattr("deployer.deploy.verify.RETRY_SECONDS", 0.006)
     tries = 0
 
     def refuse(request: httpx.Request) -> httpx.Response:

@@ -16,6 +16,11 @@ from tests.unit.wait.scripted import ScriptedHost, failed, health, log, no_answe
 STARTED = Started("abc", "cursor-1", 10.0)
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployer.deploy.generation.RETRY_SECONDS", 0.0)
+
+
 def run(host: ScriptedHost, **options: Any) -> tuple[WaitResult, list[WaitUpdate]]:
     updates: list[WaitUpdate] = []
     arguments: dict[str, Any] = {"deadline": 2700.0, **options}

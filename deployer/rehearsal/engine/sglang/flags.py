@@ -123,15 +123,20 @@ def _program(version: str) -> str:
     return "sglang serve" if numbers >= [0, 5, 16] else "launch_server.py"
 
 
-def parse(table: dict[str, Any], argv: Sequence[str]) -> dict[str, Any]:
-    """All fields of the version's ServerArgs, as asked for (not yet resolved). SystemExit(2) as argparse does."""
+def parse(
+    table: dict[str, Any], argv: Sequence[str], parser: argparse.ArgumentParser | None = None
+) -> dict[str, Any]:
+    """All fields of the version's ServerArgs, as asked for (not yet resolved). SystemExit(2) as argparse does.
+
+    ``parser`` is `build_parser` of the table, where there is one already.
+    """
     booleans = {
         name.lstrip("-")
         for flag in table["flags"]
         if flag.get("action") in _FLAG_ACTIONS
         for name in flag["names"]
     }
-    parsed = vars(build_parser(table).parse_args(merge_config(list(argv), booleans)))
+    parsed = vars((parser or build_parser(table)).parse_args(merge_config(list(argv), booleans)))
     asked = {FIELD_OF.get(dest, dest): value for dest, value in parsed.items()}
     fields: dict[str, Any] = {}
     for field in table["fields"]:

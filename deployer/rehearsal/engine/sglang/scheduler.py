@@ -79,16 +79,13 @@ class Scheduler:
         self.hung = False
         self.last_output = 0.0
         self.generated = 0
+        #: Requests that hold a place in a slot.
+        self.running = 0
         self._report = report or (lambda now, event: None)
         self._position = 0
         self._free_at = 0.0
         self._results: list[tuple[float, int]] = []
         self._noise = random.Random(speeds.seed + 1)
-
-    @property
-    def running(self) -> int:
-        """Requests that hold a place in a slot."""
-        return sum(len(slot.running) + len(slot.arriving) for slot in self.slots)
 
     @property
     def used_tokens(self) -> int:
@@ -117,12 +114,12 @@ class Scheduler:
             times.append(visit)
         return min(times) if times else None
 
-    def advance(self, now: float) -> None:
-        """Do everything that is due at ``now``."""
-        while not self.hung:
+    def advance(self, now: float) -> float | None:
+        """Do everything that is due at ``now``. Returns when something is to be done next, as :meth:`next_time`."""
+        while True:
             due = self.next_time()
             if due is None or due > now:
-                return
+                return due
             if self._results and self._results[0][0] <= due:
                 moment, index = heapq.heappop(self._results)
                 self._deliver(moment, self.slots[index])
@@ -141,6 +138,8 @@ class Scheduler:
         return None
 
     def _admissible(self, slot: Slot) -> int:
+        if not self.queue:
+            return 0
         room = min(self.cap - len(slot.running), self.max_running - self.running)
         return max(0, min(room, len(self.queue)))
 
@@ -150,6 +149,7 @@ class Scheduler:
         admitted = self._admissible(slot)
         if admitted:
             slot.arriving = [self.queue.popleft() for _ in range(admitted)]
+            self.running += admitted
             tokens = sum(request.prompt_tokens for request in slot.arriving)
             event = PrefillDone(admitted, tokens, len(slot.running), len(self.queue), self.used_tokens)
             latency = self._jitter(self.speeds.prefill_seconds(admitted, tokens))
@@ -188,7 +188,9 @@ class Scheduler:
                 request.produced += 1
                 self.generated += 1
                 request.on_token(request, request.produced - 1)
+        held = len(slot.running)
         slot.running = [request for request in slot.running if not request.finished]
+        self.running -= held - len(slot.running)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,12 +228,14 @@ def simulate(
 
     arrivals = [spread * position / max(concurrency, 1) for position in range(concurrency)]
     for arrival in arrivals:
-        while (due := scheduler.next_time()) is not None and due <= arrival:
+        due = scheduler.next_time()
+        while due is not None and due <= arrival:
             clock = due
-            scheduler.advance(due)
+            due = scheduler.advance(due)
         clock = arrival
         scheduler.submit(Request(prompt_tokens, output_tokens, on_token), arrival)
-    while (due := scheduler.next_time()) is not None:
+    due = scheduler.next_time()
+    while due is not None:
         clock = max(clock, due)
-        scheduler.advance(due)
+        due = scheduler.advance(due)
     return Simulated(last, concurrency * output_tokens, first)

@@ -1,0 +1,28 @@
+"""How late the client's own event loop runs, in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from deployer.bench.saturation import Saturation
+
+
+@pytest.mark.alone
+def test_a_blocked_loop_shows_as_lag_and_an_idle_one_does_not() -> None:
+    async def run(block: float, pause: float) -> float:
+        saturation = Saturation()
+        watcher = asyncio.ensure_future(saturation.watch())
+        for _ in range(12):
+            time.sleep(block)
+            await asyncio.sleep(pause)
+        watcher.cancel()
+        found = saturation.summary()
+        assert found["samples"] > 5
+        assert found["cpu"] < 0.7, "sleeping is not work"
+        return float(found["lag_p50_s"])
+
+    assert asyncio.run(run(0.04, 0.002)) > 0.01
+    assert asyncio.run(run(0.0, 0.03)) < 0.005

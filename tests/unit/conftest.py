@@ -1,0 +1,88 @@
+"""The rules of the unit layer: a test takes milliseconds, and asks nothing of the machine but memory and files.
+
+Programs, sockets and pauses belong in tests/host (tests/README.md). Both rules are held here, so that the whole layer
+stays a matter of seconds: what a test does is seen by an audit hook, what it takes by the processor's time, which does
+not count waiting for a busy machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: Most that a test may take of the processor, in seconds. Almost all take less than a hundredth of it.
+CPU_LIMIT = 0.5
+#: Longest pause of a test, in seconds (one that only lets another thread run).
+PAUSE_LIMIT = 0.01
+#: How long a thread that a test has started may go on after it, in seconds: it slows the tests that follow.
+THREAD_PATIENCE = 2.0
+#: What `make fuzz` tries takes as long as it takes.
+_FUZZ = os.environ.get("HYPOTHESIS_PROFILE", "quick") != "quick"
+_FOLDER = Path(__file__).parent
+_FOREIGN = {
+    "subprocess.Popen": "starts a program",
+    "os.posix_spawn": "starts a program",
+    "os.fork": "starts a process",
+    "socket.connect": "opens a connection",
+    "socket.bind": "binds a socket",
+    "socket.getaddrinfo": "looks up a name",
+}
+
+
+class _Watch:
+    """What a test does that the layer is not for; None while no test runs."""
+
+    def __init__(self) -> None:
+        self.found: list[str] | None = None
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if self.found is None:
+            return
+        if event in _FOREIGN:
+            self.found.append(f"{_FOREIGN[event]} ({event})")
+        elif event == "time.sleep" and args[0] > PAUSE_LIMIT:
+            self.found.append(f"sleeps for {args[0]:g} s")
+
+
+_watch = _Watch()
+sys.addaudithook(_watch)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays; looking through it again and again for garbage takes seconds."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Fail a test of the layer that breaks one of its rules."""
+    running = set(threading.enumerate())
+    begun = time.process_time()
+    found: list[str] = []
+    _watch.found = found
+    try:
+        yield
+    finally:
+        _watch.found = None
+    for thread in set(threading.enumerate()) - running:
+        thread.join(THREAD_PATIENCE)
+        if thread.is_alive():
+            found.append(f"leaves the thread {thread.name} running")
+    if found:
+        pytest.fail(
+            f"a unit test that {', '.join(dict.fromkeys(found))}: it belongs in tests/host", pytrace=False
+        )
+    taken = time.process_time() - begun
+    if taken > CPU_LIMIT and not _FUZZ:
+        pytest.fail(
+            f"a unit test that takes {taken:.2f} s of the processor; {CPU_LIMIT:g} are allowed", pytrace=False
+        )
