@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,14 @@ class _Watch:
 
 _watch = _Watch()
 sys.addaudithook(_watch)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Files of a unit test need not survive a power cut; that those of the agent do is tested on a practice host."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 def pytest_collection_finish() -> None:
