@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import time
 from collections.abc import Coroutine
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,7 @@ from deployer.bench.prompts import prompt
 from deployer.bench.saturation import Saturation, no_collection
 from deployer.bench.spec import Spec
 from deployer.bench.stats import Request
+from deployer.bench.transport import Transport
 
 Json = dict[str, Any]
 
@@ -62,6 +64,25 @@ class Done:
     client: Json = field(default_factory=dict)
     stopped: bool = False
     cut: bool = False
+
+
+def tls_context(spec: Spec) -> ssl.SSLContext | None:
+    """What https needs; making it takes 30 ms, so once."""
+    return httpx.create_ssl_context(trust_env=False) if spec.base_url.startswith("https:") else None
+
+
+def client(tls: ssl.SSLContext | None, api_key: str | None, patience: float | None) -> httpx.AsyncClient:
+    """A client of the measured server; ``patience`` is its read time-out in seconds, None: no limit."""
+    headers = {"content-type": "application/json", "accept-encoding": "identity", "connection": "close"}
+    if api_key:
+        headers["authorization"] = f"Bearer {api_key}"
+    return httpx.AsyncClient(
+        headers=headers,
+        timeout=httpx.Timeout(connect=5, read=patience, write=10, pool=None),
+        transport=Transport(tls),
+        trust_env=False,
+        follow_redirects=patience is not None,
+    )
 
 
 def body(spec: Spec, job: Job, index: int) -> bytes:

@@ -34,7 +34,7 @@ import httpx
 
 from deployer.bench import stats, traffic
 from deployer.bench.budget import Pace, discard_fits, hung, what_to_leave_out
-from deployer.bench.drive import Done, Drive, Job
+from deployer.bench.drive import Done, Drive, Job, client, tls_context
 from deployer.bench.levels import Pass, level_summary, pass_summary
 from deployer.bench.progress import Progress
 from deployer.bench.spec import Spec
@@ -57,6 +57,7 @@ COMPANIONS = (
     "stats.py",
     "stream.py",
     "traffic.py",
+    "transport.py",
 )
 
 
@@ -82,8 +83,7 @@ class Run:
         self.discarded: dict[int, Json] = {}
         self.foreign: list[Json] = []
         self.bench: Json = {}
-        secure = spec.base_url.startswith("https:")
-        self.tls = httpx.create_ssl_context(trust_env=False) if secure else False  # 30 ms: once, if at all
+        self.tls = tls_context(spec)
 
     def interrupt(self, reason: str) -> None:
         """Stop at once; what is under way is cut."""
@@ -274,28 +274,18 @@ class Run:
     async def _perform(self, name: str, job: Job) -> Done:
         drive = Drive(self.spec, job, self.stop)
         progress = Progress(self.tell, name, job.width, job.total, drive.counts)
-        async with self._client(job.width) as client, progress.every(self.spec.progress_interval):
-            return await drive.run(client)
+        async with self._client() as sender, progress.every(self.spec.progress_interval):
+            return await drive.run(sender)
 
     async def _counters(self, at_least: float | None = None) -> traffic.Counters:
         if self.stop.is_set():
             return traffic.Counters()
-        async with self._client(2, patience=5.0) as client:
-            return await traffic.settled(client, self.spec.base_url, at_least=at_least)
+        async with self._client(patience=5.0) as asker:
+            return await traffic.settled(asker, self.spec.base_url, at_least=at_least)
 
-    def _client(self, width: int, patience: float | None = None) -> httpx.AsyncClient:
-        """A client whose pool never queues nor looks for idle connections (both cost more than a connect)."""
-        headers = {"content-type": "application/json", "accept-encoding": "identity"}
-        if self.api_key:
-            headers["authorization"] = f"Bearer {self.api_key}"
-        return httpx.AsyncClient(
-            headers=headers,
-            limits=httpx.Limits(max_connections=width + 8, max_keepalive_connections=0),
-            timeout=httpx.Timeout(connect=5, read=patience, write=10, pool=None),
-            verify=self.tls,
-            trust_env=False,
-            follow_redirects=patience is not None,
-        )
+    def _client(self, patience: float | None = None) -> httpx.AsyncClient:
+        """A client that waits ``patience`` seconds for a piece of an answer; None: as long as it takes."""
+        return client(self.tls, self.api_key, patience)
 
 
 def combined(stages: list[Json]) -> Json:

@@ -44,6 +44,7 @@ _FILES = (
     "stats.py",
     "stream.py",
     "traffic.py",
+    "transport.py",
 )
 _WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 
