@@ -1,60 +1,162 @@
-"""`check`: is the configuration right? Asks no host."""
+"""`check`: is the configuration right, and what is known to go wrong with it? Asks a host only where told to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from deployer.cli.common import App, common_options, pass_app
 from deployer.config.inventory import ServiceConfig
 from deployer.config.profile import Profile, list_profiles
-from deployer.errors import ConfigError
+from deployer.deploy.advice import advise
+from deployer.deploy.session import Session
+from deployer.errors import ConfigError, UsageError
+from deployer.host.state import HostState
+from deployer.report.findings import checked_view, explanation_view, rules_view
+from deployer.sglang.arguments import launch_arguments
+from deployer.sglang.rules import RULES, Severity, find_rule
+from deployer.sglang.rules.reference import rule_document
 from deployer.sglang.versions import flag_table
 from deployer.units.bundle import build_bundle
 from deployer.units.render import template_folders
 
-Json = dict[str, str | None]
+Json = dict[str, Any]
+
+#: What --explain means without an id.
+_ALL = "all"
 
 
 @click.command()
 @click.argument("profiles", nargs=-1, metavar="[PROFILE]...")
 @click.option(
-    "--sglang", "version", metavar="VERSION", help="Check against the flags of this SGLang version."
+    "--sglang",
+    "version",
+    metavar="VERSION",
+    help="Check against this version of SGLang. Default: the host's.",
+)
+@click.option("--host", "host", metavar="NAME", help="Ask this host too; only its services are checked.")
+@click.option("--on-host", is_flag=True, help="Ask each service's own host too.")
+@click.option("--strict", is_flag=True, help="Warnings count as errors, also where no profile is named.")
+@click.option(
+    "--explain",
+    metavar="[RULE]",
+    is_flag=False,
+    flag_value=_ALL,
+    help="Tell what a rule knows; without an id list all rules.",
 )
 @common_options
 @pass_app
-def check(app: App, profiles: tuple[str, ...], version: str | None) -> int:
-    """Check inventory, profiles, flags and templates together, without asking a host.
+def check(
+    app: App,
+    profiles: tuple[str, ...],
+    version: str | None,
+    host: str | None,
+    on_host: bool,
+    strict: bool,
+    explain: str | None,
+) -> int:
+    """Check inventory, profiles, flags and templates together, and ask the rules about what is known to go wrong.
 
-    Every service is rendered with every profile (or with those named). Exits with 2 when the inventory or a named
-    profile is wrong; a profile that merely does not fit a service is only reported where none is named.
+    Every service is checked with every profile (or with those named). Exits with 2 when the inventory is wrong or a
+    named profile has errors; a profile that merely does not fit a service is only reported where none is named.
 
     \b
     Examples:
       deployer check
       deployer check pp8-async --sglang 0.5.23
+      deployer check pp8-async --on-host --strict
+      deployer check --explain graphs-off
     """
+    if explain is not None:
+        return tell(app, explain)
     flag_table(version, app.flags_folder())  # a version that is none is an error of its own
     wanted = [app.profile(name) for name in profiles] if profiles else list_profiles(app.profile_folders())
     templates = template_folders(app.settings.templates)
-    found = [
-        examine(app, service, profile, version, templates)
-        for service in app.inventory.services.values()
-        for profile in wanted
-    ]
-    wrong = [item for item in found if item["problem"]]
-    app.show({"ok": not wrong, "checked": found}, view(found))
-    return 2 if profiles and wrong else 0
+    found = []
+    for service in services(app, host):
+        observed = observe(app, service) if host or on_host else None
+        found += [examine(app, service, profile, version, templates, observed) for profile in wanted]
+    wrong = [item for item in found if item["errors"] or (strict and item["warnings"])]
+    app.show({"ok": not wrong, "checked": found}, checked_view(found, brief=not profiles))
+    return 2 if wrong and (profiles or strict) else 0
+
+
+def tell(app: App, explain: str) -> int:
+    """One rule's story, or the list of all."""
+    if explain == _ALL:
+        rules = list(RULES.values())
+        app.show({"rules": [rule_document(rule) for rule in rules]}, rules_view(rules))
+    else:
+        rule = find_rule(explain)
+        app.show(rule_document(rule), explanation_view(rule))
+    return 0
+
+
+def services(app: App, host: str | None) -> Iterator[ServiceConfig]:
+    """The services to check: the one that is named, else all, or those on a host that is named."""
+    inventory = app.inventory
+    named = [app.service()] if app.settings.service else list(inventory.services.values())
+    if host is None:
+        yield from named
+        return
+    inventory.host(host)
+    there = [service for service in named if service.host == host]
+    if not there:
+        raise UsageError(
+            f"no service to check is on host {host}",
+            remedy="; ".join(f"{service.name} is on {service.host}" for service in named),
+        )
+    yield from there
+
+
+def observe(app: App, service: ServiceConfig) -> HostState:
+    """What the service's host says about GPUs, engine, model and memory."""
+    with Session(service, app.inventory.host(service.host), app.connect, command="check") as session:
+        return session.observe(facts=True)
 
 
 def examine(
-    app: App, service: ServiceConfig, profile: Profile, version: str | None, templates: list[Path]
+    app: App,
+    service: ServiceConfig,
+    profile: Profile,
+    version: str | None,
+    templates: list[Path],
+    observed: HostState | None,
 ) -> Json:
-    """One profile on one service: the problem with it, if there is one. Secrets are not asked for."""
-    problem = None
+    """One profile on one service: findings, and rules that lacked a fact. Secrets are not asked for."""
+    if version is None and observed is not None and observed.engine is not None:
+        version = observed.engine.sglang
+    report = advise(
+        profile,
+        service,
+        app.inventory.host(service.host),
+        version,
+        observed=observed,
+        problems=rendering_problems(app, service, profile, version, templates),
+        learned=app.flags_folder(),
+    )
+    errors = report.of(Severity.ERROR)
+    return {
+        "service": service.name,
+        "profile": profile.name,
+        "sglang": version,
+        "problem": "; ".join(item.text for item in errors) or None,
+        "errors": len(errors),
+        "warnings": len(report.of(Severity.WARNING)),
+        "findings": [item.as_dict() for item in report.findings],
+        "unasked": {rule: [str(need) for need in needs] for rule, needs in report.unasked.items()},
+    }
+
+
+def rendering_problems(
+    app: App, service: ServiceConfig, profile: Profile, version: str | None, templates: list[Path]
+) -> list[str]:
+    """What keeps the profile from being rendered for the service."""
+    learned = app.flags_folder()
+    problems: list[str] = []
     try:
         build_bundle(
             service,
@@ -63,18 +165,13 @@ def examine(
             version,
             f"0001-{profile.name}",
             templates=templates,
-            learned=app.flags_folder(),
+            learned=learned,
             resolve=lambda secret: "not-asked-for",
         )
     except ConfigError as error:
-        problem = error.message
-    return {"service": service.name, "profile": profile.name, "problem": problem}
-
-
-def view(found: list[Json]) -> Table:
-    """What was checked, a line each."""
-    table = Table(box=None, padding=(0, 2), show_header=False)
-    for item in found:
-        mark = "[red]✗[/red]" if item["problem"] else "[green]✓[/green]"
-        table.add_row(mark, str(item["service"]), str(item["profile"]), escape(item["problem"] or ""))
-    return table
+        problems += error.detail.get("problems") or [error.message]
+        try:
+            launch_arguments(profile, service, version, learned)
+        except ConfigError as more:
+            problems += more.detail.get("problems") or [more.message]
+    return list(dict.fromkeys(problems))

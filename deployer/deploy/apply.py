@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from deployer.config.profile import Profile, effective_bench, effective_gate
+from deployer.deploy.advice import advise, warnings
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
 from deployer.deploy.plan import Plan, make_plan
@@ -18,6 +19,7 @@ from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, PreflightRefused, ValidationRefused
 from deployer.host.state import HostState, ProbeReport, Transition
+from deployer.sglang.rules import Finding
 from deployer.units.bundle import build_bundle, comparable
 
 #: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.
@@ -80,12 +82,22 @@ def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objectio
     observed = session.observe(facts=True)
     trial, _, remarks = make_trial(session, profile, observed)
     made = _plan(session, observed, trial)
+    findings = _findings(session, profile, observed)
     return (
         made,
         trial,
-        objections(observed, session.host_config, session.service, trial),
-        [*notes(observed, session.service), *remarks],
+        objections(observed, session.host_config, session.service, trial, findings),
+        [*notes(observed, session.service), *remarks, *warnings(findings)],
     )
+
+
+def _findings(session: Session, profile: Profile, observed: HostState) -> tuple[Finding, ...]:
+    """What the rules say about the profile on this host."""
+    version = observed.engine.sglang if observed.engine else None
+    report = advise(
+        profile, session.service, session.host_config, version, observed=observed, learned=session.learned
+    )
+    return report.findings
 
 
 def _plan(session: Session, observed: HostState, trial: Trial) -> Plan:
@@ -129,9 +141,10 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         return _start_again(session, made, reporter)
 
     reporter.step(Step.PREFLIGHT)
-    for note in [*notes(observed, service), *remarks]:
+    findings = _findings(session, profile, observed)
+    for note in [*notes(observed, service), *remarks, *warnings(findings)]:
         reporter.note(note)
-    against = objections(observed, session.host_config, service, trial)
+    against = objections(observed, session.host_config, service, trial, findings)
     if against:
         raise preflight_error(against)
     reporter.done("GPUs, port, engine, model and disk are fit")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from deployer.bench.gate import validate_gate_keys
 from deployer.bench.runner import choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.deploy.advice import as_objections
 from deployer.deploy.model import Objection, Trial
 from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
 from deployer.host.state import Gpu, HostState, ServiceState
+from deployer.sglang.rules import Finding
+from deployer.sglang.rules.sizes import gpu_remedy, too_few_gpus
 
 #: Memory in use on a GPU that nobody admits to and that is still no reason to refuse (driver, display), in bytes.
 _IDLE_GPU_MEMORY = 2 * 1024**3
@@ -21,9 +26,16 @@ def unit_name(service: str) -> str:
 
 
 def objections(
-    observed: HostState, host: HostConfig, service: ServiceConfig, trial: Trial | None
+    observed: HostState,
+    host: HostConfig,
+    service: ServiceConfig,
+    trial: Trial | None,
+    findings: Iterable[Finding] = (),
 ) -> list[Objection]:
-    """All reasons against starting ``trial`` now. ``trial`` is None where it could not even be rendered."""
+    """All reasons against starting ``trial`` now, errors among the rules' ``findings`` included.
+
+    ``trial`` is None where it could not even be rendered.
+    """
     state = observed.services[service.name]
     found = _engine(observed, service)
     found += _model(observed, service)
@@ -49,7 +61,8 @@ def objections(
                 "free some space; 256 MB are needed",
             )
         )
-    return found
+    said = {item.code for item in found}
+    return found + [item for item in as_objections(findings) if item.code not in said]
 
 
 def _engine(observed: HostState, service: ServiceConfig) -> list[Objection]:
@@ -129,8 +142,8 @@ def _gpus(
         found.append(
             Objection(
                 "too-few-gpus",
-                f"profile {trial.profile if trial else '?'} needs {needed} GPUs, the service has {len(wanted)}",
-                f"use a smaller profile, or give services.{service.name}.gpus more of them",
+                too_few_gpus(trial.profile if trial else "?", needed, service.name, len(wanted), host.name),
+                gpu_remedy(),
             )
         )
     own = set(state.running.pids) if state.running else set()
@@ -190,7 +203,8 @@ def _world_size(trial: Trial | None) -> int:
     if trial is None:
         return 0
     size = 1
-    for name in ("tp_size", "pp_size"):
+    names = ["tp_size", "pp_size"] + ([] if trial.requested.get("enable_dp_attention") else ["dp_size"])
+    for name in names:
         size *= int(trial.requested.get(name) or 1)
     return size
 

@@ -101,6 +101,7 @@ def observe(host: FakeHost, args: Json) -> Json:
         "gpus": None,
         "gpu_processes": [],
         "disk_free": 1 << 40,
+        "memory_total": 1 << 40,
         "engine": None,
         "model": None,
         **world.observed,

@@ -248,7 +248,8 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. Memory in bytes, utilization in percent, power in watts; None where the driver does not say."""
+    """One GPU. Memory in bytes, utilization in percent, power in watts, compute capability as ``12.0``; None where
+    the driver does not say."""
 
     index: int
     uuid: str
@@ -258,6 +259,7 @@ class Gpu:
     utilization: float | None
     power_w: float | None
     power_limit_w: float | None
+    compute_cap: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -270,6 +272,7 @@ class Gpu:
             utilization=data.get("utilization"),
             power_w=data.get("power_w"),
             power_limit_w=data.get("power_limit_w"),
+            compute_cap=data.get("compute_cap"),
         )
 
 
@@ -304,15 +307,22 @@ class EngineFacts:
     exists: bool
     sglang: str | None
     httpx: str | None
+    packages: dict[str, str] = field(default_factory=dict)
+    """torch, transformers, the kernels and FlashInfer, where they are installed."""
+    python_version: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(str(data["python"]), bool(data.get("exists")), data.get("sglang"), data.get("httpx"))
+        packages = {str(name): str(version) for name, version in (data.get("packages") or {}).items()}
+        python, exists = str(data["python"]), bool(data.get("exists"))
+        version = data.get("python_version")
+        return cls(python, exists, data.get("sglang"), data.get("httpx"), packages, version)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The model's files on the host. ``fingerprint`` changes when files do; ``config`` is ``config.json``."""
+    """The model's files on the host. ``fingerprint`` changes when files do; ``config`` is ``config.json``;
+    ``weight_bytes`` is the size of its safetensors, 0 where it has none."""
 
     path: str
     exists: bool
@@ -320,6 +330,7 @@ class ModelFacts:
     files: int
     fingerprint: str | None
     config: Json | None
+    weight_bytes: int = 0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -330,6 +341,7 @@ class ModelFacts:
             files=int(data.get("files") or 0),
             fingerprint=data.get("fingerprint"),
             config=data.get("config"),
+            weight_bytes=int(data.get("weight_bytes") or 0),
         )
 
 
@@ -409,6 +421,7 @@ class HostState:
     disk_free: int
     engine: EngineFacts | None
     model: ModelFacts | None
+    memory_total: int | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -423,6 +436,7 @@ class HostState:
             disk_free=int(data.get("disk_free") or 0),
             engine=EngineFacts.from_json(engine) if engine else None,
             model=ModelFacts.from_json(model) if model else None,
+            memory_total=data.get("memory_total"),
         )
 
 

@@ -22,6 +22,9 @@ from tests.conftest import wipe
 #: Duration of a stand-in's start against the usual 8 s.
 SCALE = 0.1
 
+#: Memory of a GPU, so large that the small profiles hold the practice model too.
+GPU_MIB = 800_000
+
 BENCH = "levels = [2, 4]\noutput_tokens = 8\nprompt_tokens = 16\nrepeats = 1\ndiscard = false\n"
 
 
@@ -152,7 +155,7 @@ def finished(child: subprocess.Popen[str], *, expect: int, timeout: float = 120)
 def site_on(host: RehearsalHost, folder: Path) -> Site:
     """A site for a host as it is wiped now, with a quick engine."""
     wipe(host)
-    configure(host, scale=SCALE, speed=4.0)
+    configure(host, scale=SCALE, speed=4.0, gpu_memory_mib=GPU_MIB)
     made = Site(host, folder)
     made.write_inventory()
     return made

@@ -156,6 +156,15 @@ def gpu_list() -> Optional[List[Json]]:
     ]
 
 
+def compute_caps() -> Dict[int, Optional[str]]:
+    """Compute capability ("12.0") by index; empty where the driver is too old to tell (before 510)."""
+    try:
+        rows = nvidia_smi("--query-gpu=index,compute_cap") or []
+    except Fail:
+        return {}
+    return {int(row[0] or 0): row[1] for row in rows if len(row) == 2}
+
+
 def gpu_processes(gpus: Optional[List[Json]] = None) -> Optional[List[Json]]:
     """Processes that hold GPU memory; ``gpu`` is the index where ``gpus`` tells it, else the UUID."""
     rows = nvidia_smi("--query-compute-apps=gpu_uuid,pid,used_memory")

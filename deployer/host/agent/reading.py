@@ -40,10 +40,12 @@ from .base import (
     unit_name,
 )
 from .lease import Session, lease_view, read_lease
-from .procs import environment_of, gpu_list, gpu_processes, listeners, process_stat, unit_pids
+from .procs import compute_caps, environment_of, gpu_list, gpu_processes, listeners, process_stat, unit_pids
 from .registry import operation, own_hash
 from .systemd import unit_state
 
+#: Distributions of the engine's environment whose versions decide whether it runs.
+PACKAGES = ("sglang", "httpx", "torch", "transformers", "sglang-kernel", "sgl-kernel", "flashinfer-python")
 MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
 OUTRANKING_DIRS = (  # what systemd reads before our candidate's or our live directory
     "/etc/systemd/system.control",
@@ -153,20 +155,24 @@ def service_state(service: str, port: Optional[int], found: List[str]) -> Json:
 def engine_facts(python: str) -> Json:
     path = shutil.which(python)
     facts: Json = {"python": python, "exists": bool(path), "sglang": None, "httpx": None}
+    facts.update(packages={}, python_version=None)
     if path:
         code = (
-            "import json\nfrom importlib import metadata\nfound = {}\nfor name in ('sglang', 'httpx'):\n"
-            "    try: found[name] = metadata.version(name)\n    except Exception: pass\nprint(json.dumps(found))"
-        )
+            "import json, platform\nfrom importlib import metadata\nfound = {}\nfor name in %r:\n"
+            "    try: found[name] = metadata.version(name)\n    except Exception: pass\n"
+            "print(json.dumps({'packages': found, 'python_version': platform.python_version()}))"
+        ) % (PACKAGES,)
         done = execute([path, "-I", "-c", code], timeout=60, check=False)
         with contextlib.suppress(ValueError, IndexError):
             facts.update(json.loads(done.stdout.splitlines()[-1]))
+            facts.update((name, facts["packages"].pop(name, None)) for name in ("sglang", "httpx"))
     return facts
 
 
 def model_facts(path: str) -> Json:
     """Size and fingerprint of a model: names, sizes and times of its files, and the text of its small JSON files."""
     digest, total, count = hashlib.sha256(), 0, 0
+    weights = 0
     exists = os.path.isdir(path)
     for folder, folders, names in os.walk(path, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -180,6 +186,8 @@ def model_facts(path: str) -> Json:
                     ("%s\0%d\0%s\0" % (os.path.relpath(full, path), info.st_size, mark)).encode("utf-8")
                 )
                 total, count = total + info.st_size, count + 1
+                if folder == path and name.endswith(".safetensors") and not name.startswith("consolidated"):
+                    weights += info.st_size  # `consolidated` is the same weights once more
     config = None
     with contextlib.suppress(ValueError):
         config = json.loads(read_text(os.path.join(path, "config.json")) or "null")
@@ -189,15 +197,25 @@ def model_facts(path: str) -> Json:
         "exists": exists,
         "bytes": total,
         "files": count,
+        "weight_bytes": weights,
         "fingerprint": fingerprint,
         "config": config,
     }
+
+
+def memory_total() -> Optional[int]:
+    """The host's memory in bytes, as the kernel says."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.M)
+    return int(found.group(1)) << 10 if found else None
 
 
 def gpu_facts(problems: List[str]) -> Tuple[Optional[List[Json]], List[Json]]:
     """GPUs (None where they cannot be seen) and the processes on them. A driver that does not answer is a problem."""
     try:
         gpus = gpu_list()
+        caps = compute_caps() if gpus else {}
+        for gpu in gpus or []:
+            gpu["compute_cap"] = caps.get(gpu["index"])
         return gpus, (gpu_processes(gpus) if gpus is not None else None) or []
     except Fail as failure:
         problems.append("GPUs cannot be seen: %s" % failure.message)
@@ -221,6 +239,7 @@ def observe(session: Session, args: Json, call: Call) -> Json:
         "gpus": gpus,
         "gpu_processes": processes,
         "disk_free": space.f_bavail * space.f_frsize,
+        "memory_total": memory_total(),
         "engine": engine_facts(args["engine"]["python"]) if args.get("engine") else None,
         "model": model_facts(args["model"]["path"]) if args.get("model") else None,
     }

@@ -43,8 +43,8 @@ def release(version: str) -> str:
     "rendering",
     Severity.ERROR,
     "the profile can be rendered for this version",
-    about="""Fields that the version has no flag for, values that a flag does not take, flags that are not there,
-    templates that leave out what deployer needs: what keeps the unit from being written at all.""",
+    about="""Fields that the version has no flag for, values that a flag does not take, flags that are not
+    there, templates that leave out what deployer needs: what keeps the unit from being written at all.""",
     remedy="correct the profile, or take one that fits this SGLang version",
     references=["docs/configuration.md"],
 )

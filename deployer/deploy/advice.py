@@ -1,0 +1,83 @@
+"""What the rules say about a profile on a service, with what was seen of its host. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.config.profile import Profile
+from deployer.deploy.model import Objection
+from deployer.host.state import Gpu, HostState
+from deployer.sglang.rules import (
+    Facts,
+    Finding,
+    GpuFacts,
+    HostFacts,
+    Report,
+    Severity,
+    evaluate,
+    model_shape,
+)
+from deployer.sglang.versions import flag_table, parse_version
+
+
+def host_facts(observed: HostState, service: ServiceConfig) -> HostFacts:
+    """What rules need of a host that was observed with all facts."""
+    engine, model = observed.engine, observed.model
+    wanted = set(service.gpus) if service.gpus is not None else None
+    gpus = tuple(_gpu(gpu) for gpu in observed.gpus or () if wanted is None or gpu.index in wanted)
+    return HostFacts(
+        gpus=gpus,
+        model=model_shape(model.config) if model and isinstance(model.config, dict) else None,
+        weight_bytes=(model.weight_bytes or None) if model else None,
+        packages=engine.packages if engine else {},
+        python=engine.python_version if engine else None,
+        memory=observed.memory_total,
+    )
+
+
+def _gpu(gpu: Gpu) -> GpuFacts:
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", gpu.compute_cap or "")
+    return GpuFacts(gpu.name, gpu.memory_total, (int(match[1]), int(match[2])) if match else None)
+
+
+def advise(
+    profile: Profile,
+    service: ServiceConfig,
+    host: HostConfig,
+    version: str | None,
+    *,
+    observed: HostState | None = None,
+    problems: Iterable[str] = (),
+    learned: Path | None = None,
+) -> Report:
+    """Ask all rules. ``version`` is SGLang's (None: not known), ``problems`` what kept the profile from being rendered.
+
+    ConfigError where the version is none, or too old to be known.
+    """
+    facts = Facts(
+        profile=profile,
+        service=service,
+        host=host,
+        version=parse_version(version) if version is not None else None,
+        table=flag_table(version, learned),
+        problems=tuple(problems),
+        seen=host_facts(observed, service) if observed is not None else HostFacts(),
+    )
+    return evaluate(facts)
+
+
+def as_objections(findings: Iterable[Finding]) -> list[Objection]:
+    """Errors among findings as objections of the preflight."""
+    return [
+        Objection(finding.rule, finding.text, finding.remedy)
+        for finding in findings
+        if finding.severity is Severity.ERROR
+    ]
+
+
+def warnings(findings: Iterable[Finding]) -> list[str]:
+    """Warnings among findings as remarks on a plan."""
+    return [f"{finding} ({finding.remedy})" for finding in findings if finding.severity is Severity.WARNING]
