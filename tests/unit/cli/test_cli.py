@@ -129,6 +129,102 @@ def test_check_names_what_a_version_lacks(capsys: pytest.CaptureFixture[str], tm
     assert "0.5.9" in capsys.readouterr().out
 
 
+def test_check_tells_findings_and_what_it_did_not_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-i", EXAMPLE, "check", "pp8", "--json"]) == 0
+    [checked] = json.loads(capsys.readouterr().out)["checked"]
+    assert checked["problem"] is None
+    found = {item["rule"]: item for item in checked["findings"]}
+    assert found["graphs-off"]["severity"] == "warning"
+    assert found["graphs-off"]["where"] == "cuda_graph.enabled"
+    assert set(found["graphs-off"]) == {
+        "rule",
+        "severity",
+        "title",
+        "where",
+        "message",
+        "remedy",
+        "references",
+    }
+    assert checked["unasked"]["weights-fit"] == ["the GPUs", "the size of the model's weights"]
+    assert run(["-i", EXAMPLE, "check", "pp8"]) == 0
+    words = capsys.readouterr().out
+    assert "graphs-off" in words
+    assert "depth-zero" in words
+    assert "rules were not asked" in words
+
+
+def test_check_without_names_counts_advice_and_says_common_things_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["-i", EXAMPLE, "check"]) == 0
+    words = capsys.readouterr().out
+    assert words.count("open-without-key") == 1
+    assert "depth-zero" not in words
+
+
+def test_check_strict(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["-i", EXAMPLE, "check", "pp8", "--strict"]) == 2
+    assert run(["-i", EXAMPLE, "check", "--strict"]) == 2
+    text = Path(EXAMPLE).read_text().replace('bind = "0.0.0.0"', 'bind = "127.0.0.1"')
+    inventory = tmp_path / "i.toml"
+    inventory.write_text(text)
+    capsys.readouterr()
+    assert run(["-i", str(inventory), "check", "pp8-async", "--strict", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_check_of_a_profile_that_is_too_large(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    inventory = tmp_path / "i.toml"
+    inventory.write_text(
+        '[hosts.a]\ngpus = 4\n[services.s]\nhost = "a"\nmodel = "/m"\n[services.s.engine]\n'
+        'python = "/p/bin/python"\n[services.s.extra_args]\nfrobnicate = true\n'
+    )
+    assert run(["-i", str(inventory), "check", "tp8", "--json"]) == 2
+    [checked] = json.loads(capsys.readouterr().out)["checked"]
+    errors = [item for item in checked["findings"] if item["severity"] == "error"]
+    assert [item["rule"] for item in errors] == ["too-few-gpus", "rendering"]
+    assert "frobnicate" in errors[1]["message"]
+    assert run(["-i", str(inventory), "check"]) == 0
+
+
+def test_check_explains_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "--explain"]) == 0
+    assert "graphs-off" in capsys.readouterr().out
+    assert run(["check", "--explain", "graphs-off"]) == 0
+    assert "25 tok/s" in capsys.readouterr().out
+    assert run(["check", "--explain", "graphs-off", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rule"] == "graphs-off"
+    assert run(["check", "--explain", "graph-off"]) == 2
+    assert "graphs-off" in capsys.readouterr().err
+
+
+def test_check_of_one_service_and_of_one_host(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    inventory = tmp_path / "i.toml"
+    service = '[services.%s]\nhost = "%s"\nport = %d\nmodel = "/m"\nengine = {python = "/p"}\n'
+    inventory.write_text(
+        "[hosts.a]\n[hosts.b]\n[hosts.c]\n" + service % ("s", "a", 1) + service % ("t", "b", 2)
+    )
+    assert run(["-i", str(inventory), "check", "tp1", "-s", "t", "--json"]) == 0
+    assert [item["service"] for item in json.loads(capsys.readouterr().out)["checked"]] == ["t"]
+    asked: list[str] = []
+
+    def observe(app: object, service: Any) -> None:
+        asked.append(service.name)
+
+    monkeypatch.setattr("deployer.cli.check.observe", observe)
+    assert run(["-i", str(inventory), "check", "tp1", "--host", "b", "--json"]) == 0
+    assert [item["service"] for item in json.loads(capsys.readouterr().out)["checked"]] == ["t"]
+    assert asked == ["t"]
+    assert run(["-i", str(inventory), "check", "tp1", "--on-host", "--json"]) == 0
+    capsys.readouterr()
+    assert asked == ["t", "s", "t"]
+    for wrong, near in (("c", "no service"), ("bb", "no host")):
+        assert run(["-i", str(inventory), "check", "tp1", "--host", wrong]) == 2
+        assert near in capsys.readouterr().err
+
+
 def test_options_before_and_after_the_command_mean_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--json", "-i", EXAMPLE, "check", "tp8"]) == 0
     before = capsys.readouterr().out
