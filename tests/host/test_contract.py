@@ -81,6 +81,13 @@ def test_a_stream_has_no_result_before_its_end_and_can_be_cancelled(place: Place
     assert client.hello().uid == 0
 
 
+def test_facts_of_the_host_are_told_where_asked_for(place: Place) -> None:
+    client = place.connect()
+    seen = client.observe({SERVICE: PORT})
+    assert (seen.memory_total or 0) > 1 << 28
+    assert (seen.engine, seen.model) == (None, None)
+
+
 # --- the lease --------------------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,10 @@ def test_units_and_headers() -> None:
     ]
 
 
+def test_compute_capability() -> None:
+    assert ask("--query-gpu=index,compute_cap", FORM, gpus=2) == ["0, 12.0", "1, 12.0"]
+
+
 def test_list_and_version() -> None:
     lines = ask("-L", gpus=2)
     assert len(lines) == 2

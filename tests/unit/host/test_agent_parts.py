@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.host import agent
-from deployer.host.agent import base, converge, guard, lease, procs, systemd, transition, watching
+from deployer.host.agent import base, converge, guard, lease, procs, reading, systemd, transition, watching
 
 FOLDER = Path(agent.__file__).parent
 
@@ -188,6 +188,48 @@ def test_gpus_that_do_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
             "power_limit_w": None,
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "caps"),
+    [
+        ([["0", "12.0"], ["1", None]], {0: "12.0", 1: None}),
+        (None, {}),
+        (base.Fail("failed", 'Field "compute_cap" is not a valid field to query.'), {}),
+    ],
+)
+def test_compute_capability_where_the_driver_tells_it(
+    rows: Any, caps: dict[int, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(query: str) -> Any:
+        assert query == "--query-gpu=index,compute_cap"
+        if isinstance(rows, Exception):
+            raise rows
+        return rows
+
+    monkeypatch.setattr(procs, "nvidia_smi", ask)
+    assert procs.compute_caps() == caps
+
+
+def test_weights_are_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "original").mkdir()
+    for name, size in (
+        ("model-1.safetensors", 10),
+        ("model-2.safetensors", 20),
+        ("consolidated.safetensors", 30),
+        ("original/model.safetensors", 30),
+        ("config.json", 2),
+    ):
+        (tmp_path / name).write_text("{}" if size == 2 else "x" * size)
+    found = reading.model_facts(str(tmp_path))
+    assert (found["weight_bytes"], found["bytes"], found["files"]) == (30, 92, 5)
+
+
+def test_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "read_text", lambda path: "MemFree:  1 kB\nMemTotal:       24 kB\n")
+    assert reading.memory_total() == 24 << 10
+    monkeypatch.setattr(reading, "read_text", lambda path: None)
+    assert reading.memory_total() is None
 
 
 # --- lease ------------------------------------------------------------------------------------------------------
