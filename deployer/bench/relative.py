@@ -69,6 +69,11 @@ class Relative:
     baseline_starts: int = 0
     set_aside: tuple[SetAside, ...] = ()
 
+    def against(self, name: str) -> str:
+        """The effect and what it is against, in words."""
+        effect = "nothing could be compared" if self.effect is None else str(self.effect)
+        return f"{effect} against {_starts(self.baseline_starts)} of {name}"
+
     def as_dict(self) -> Json:
         """As it appears in a verdict."""
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import click
 
@@ -10,7 +11,7 @@ from deployer.cli.common import App, at_terminal, common_options, finish, pass_a
 from deployer.cli.output import print_json
 from deployer.deploy import apply as apply_
 from deployer.deploy import rollback as rollback_
-from deployer.deploy.model import Outcome, Step
+from deployer.deploy.model import Json, Outcome, Step
 from deployer.deploy.plan import Plan
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
@@ -49,6 +50,14 @@ class AskAtTerminal:
         self._reporter.close()
         self._app.console.print(plan_view(plan))
         return bool(click.confirm("Go on?", default=False))
+
+    def unclear(self, verdict: Json) -> bool:
+        if not at_terminal() or self._app.as_json:
+            return False
+        self._reporter.close()
+        for reason in verdict.get("reasons") or ():
+            self._app.console.print(f"  {reason}", highlight=False, markup=False)
+        return bool(click.confirm("The benchmark cannot tell. Promote all the same?", default=False))
 
 
 def interrupted_outcome(app: App, service: str, profile: str | None, *, changing: bool) -> Outcome:
@@ -97,9 +106,15 @@ def run_change(
 @click.command()
 @click.argument("profile")
 @yes_option
+@click.option(
+    "--baseline",
+    type=click.Choice(["profile", "live", "none"]),
+    help="What the benchmark is compared with, instead of what relative_gate.baseline says: earlier starts of PROFILE, "
+    "the live release, or nothing (accept a loss).",
+)
 @common_options
 @pass_app
-def apply(app: App, profile: str, yes: bool) -> int:
+def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live", "none"] | None) -> int:
     """Make PROFILE live: render, push, restart, wait, verify, benchmark; only then promote.
 
     Whatever fails on the way, the release that was live before serves again afterwards.
@@ -108,8 +123,12 @@ def apply(app: App, profile: str, yes: bool) -> int:
     Examples:
       deployer apply pp8-async
       deployer apply tp8 --yes --json > outcome.json
+      deployer apply tp8 --baseline none
     """
     wanted = app.profile(profile)
+    if baseline:
+        changed = wanted.relative_gate.model_copy(update={"baseline": baseline})
+        wanted = wanted.model_copy(update={"relative_gate": changed})
     return run_change(
         app,
         f"apply {profile}",

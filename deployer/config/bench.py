@@ -121,3 +121,40 @@ def _gate(gate: dict[str, float]) -> dict[str, float]:
 
 #: Thresholds of a smoke benchmark: figure -> least (or, for times, largest) value allowed.
 Gate = Annotated[dict[str, float], AfterValidator(_gate)]
+
+
+class RelativeGate(Model):
+    """The comparison of a candidate's throughput with earlier proven starts; see docs/gate.md."""
+
+    baseline: Literal["profile", "live", "none"] = Field(
+        "profile",
+        description="what decides: earlier starts of the same profile, starts of whatever is live, or nothing",
+    )
+    starts: int = Field(
+        5, ge=1, le=20, description="starts of the baseline's configuration, the newest first"
+    )
+    max_loss: float = Field(
+        0.05, gt=0, le=0.45, description="loss of throughput that is tolerated, as a share"
+    )
+    max_level_loss: float = Field(
+        0.12, gt=0, le=0.9, description="the same at one level alone, or of the single stream"
+    )
+    inconclusive: Literal["refuse", "promote", "ask"] = Field(
+        "refuse",
+        description="a benchmark that cannot tell: go back to the live release, promote all the same, or ask at the "
+        "terminal (without one: refuse)",
+    )
+
+
+class PartialRelativeGate(Model):
+    """A profile's own comparison; what it leaves out is as the service says."""
+
+    baseline: Literal["profile", "live", "none"] | None = Field(None, description="as of a service")
+    starts: int | None = Field(None, ge=1, le=20, description="as of a service")
+    max_loss: float | None = Field(None, gt=0, le=0.45, description="as of a service")
+    max_level_loss: float | None = Field(None, gt=0, le=0.9, description="as of a service")
+    inconclusive: Literal["refuse", "promote", "ask"] | None = Field(None, description="as of a service")
+
+    def over(self, base: RelativeGate) -> RelativeGate:
+        """The service's comparison with this profile's wishes on top."""
+        return base.model_copy(update=self.model_dump(exclude_none=True))

@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from deployer.config.bench import BenchConfig, Gate
+from deployer.config.bench import BenchConfig, Gate, RelativeGate
 from deployer.config.fields import (
     NAME,
     STALL_DEFAULTS,
@@ -150,6 +150,9 @@ class ServiceConfig(Model):
     deadlines: Deadlines = Field(Deadlines(), description="how long things may take")
     bench: BenchConfig = Field(BenchConfig(), description="the smoke benchmark")
     gate: Gate = Field({}, description="thresholds for every profile; a profile's own win")
+    relative_gate: RelativeGate = Field(
+        RelativeGate(), description="comparison of a candidate with earlier proven starts"
+    )
 
 
 class Inventory(Model):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError
 
-from deployer.config.bench import BenchConfig, Gate, PartialBench
+from deployer.config.bench import BenchConfig, Gate, PartialBench, PartialRelativeGate, RelativeGate
 from deployer.config.fields import NAME, NAME_RULE, Text, check_environment
 from deployer.config.files import existing_folder
 from deployer.config.inventory import ServiceConfig
@@ -152,6 +152,10 @@ class Profile(Model):
     )
     verify: Verify = Field(Verify(), description="what the running server is compared with")
     gate: Gate = Field({}, description="thresholds of the smoke benchmark")
+    relative_gate: PartialRelativeGate = Field(
+        PartialRelativeGate(),
+        description="comparison with earlier proven starts, where it differs from the service's",
+    )
     bench: PartialBench = Field(
         PartialBench(), description="the smoke benchmark, where it differs from the service's"
     )
@@ -187,6 +191,11 @@ def effective_profile(service: ServiceConfig, profile: Profile) -> Profile:
 def effective_gate(service: ServiceConfig, profile: Profile) -> dict[str, float]:
     """The thresholds of a profile on a service: the service's, with the profile's on top."""
     return {**service.gate, **profile.gate}
+
+
+def effective_relative_gate(service: ServiceConfig, profile: Profile) -> RelativeGate:
+    """The comparison with earlier starts: the service's, with the profile's wishes on top."""
+    return profile.relative_gate.over(service.relative_gate)
 
 
 def profile_folders(site: Path | None = None) -> list[Path]:

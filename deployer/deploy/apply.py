@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
-from deployer.config.profile import Profile, effective_bench, effective_gate
+from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
 from deployer.deploy.advice import advise, warnings
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
@@ -34,6 +34,9 @@ class Consent(Protocol):
 
     def given(self, plan: Plan) -> bool:
         """Show the plan, ask, and return the answer; True without asking where nothing live is interrupted."""
+
+    def unclear(self, verdict: Json) -> bool:
+        """Show a verdict that is inconclusive, ask whether to promote all the same; False where nobody can be asked."""
 
 
 def make_trial(
@@ -72,6 +75,7 @@ def make_trial(
         model={"path": service.model, "fingerprint": model.fingerprint if model else None},
         bench=bench,
         gate=effective_gate(service, profile),
+        relative_gate=effective_relative_gate(service, profile).model_dump(),
         allow_changed=tuple(profile.verify.allow_changed),
     )
     return trial, {name: dict(file) for name, file in bundle.files.items()}, list(bundle.notes)
@@ -162,7 +166,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     if not agreed:
         return _refused(session, trial, made)
     reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
-    return Attempt(session, trial, reporter).run()
+    return Attempt(session, trial, reporter, ask=consent.unclear).run()
 
 
 def take_lease(session: Session, reporter: Reporter) -> None:

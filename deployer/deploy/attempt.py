@@ -7,6 +7,7 @@ the live release serving again or says that nothing does; after the promotion no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from deployer.deploy.ending import explain_death
@@ -20,14 +21,26 @@ from deployer.host.state import ServiceState
 
 
 class Attempt:
-    """One trial on one host, from any step of a transition on. ``proven``: it was live before, so no benchmark."""
+    """One trial on one host, from any step of a transition on.
 
-    def __init__(self, session: Session, trial: Trial, reporter: Reporter, *, proven: bool = False) -> None:
+    ``proven``: it was live before, so no benchmark. ``ask`` is asked about an inconclusive verdict, where the policy is
+    to ask; None: nobody is there.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        trial: Trial,
+        reporter: Reporter,
+        *,
+        proven: bool = False,
+        ask: Callable[[Json], bool] | None = None,
+    ) -> None:
         self.session = session
         self.trial = trial
         self.reporter = reporter
         self.proven = proven
-        self.steps = Steps(session, trial, reporter, proven=proven)
+        self.steps = Steps(session, trial, reporter, proven=proven, ask=ask)
         self.progress = self.steps.progress
         self.step = Step.TRANSITION
 

@@ -61,7 +61,8 @@ class Trial:
     """One release as it goes through the steps; everything a later `resume` needs is in its manifest.
 
     ``unit`` is the text that goes live, ``candidate`` the one that is tried. ``requested`` is what ``/server_info``
-    has to show, by SGLang's field names. ``bench`` is the load to run, ``gate`` the thresholds for it.
+    has to show, by SGLang's field names. ``bench`` is the load to run, ``gate`` the thresholds for it,
+    ``relative_gate`` how it is compared with earlier starts (the fields of `deployer.config.bench.RelativeGate`).
     """
 
     service: str
@@ -81,6 +82,7 @@ class Trial:
     gate: dict[str, float]
     #: Arguments, by SGLang's field names, that may be in effect with another value than was asked for.
     allow_changed: tuple[str, ...] = ()
+    relative_gate: Json = field(default_factory=dict)
 
     def manifest(self, *, created: float, operator: str) -> Json:
         """The manifest to stage with the release."""
@@ -103,6 +105,7 @@ class Trial:
                 "allow_changed": list(self.allow_changed),
                 "bench": self.bench,
                 "gate": self.gate,
+                "relative_gate": self.relative_gate,
             },
             "in_effect": None,
             "state": "staged",
@@ -134,6 +137,7 @@ class Trial:
             model=dict(manifest.get("model") or {}),
             bench=dict(resolved.get("bench") or {}),
             gate=dict(resolved.get("gate") or {}),
+            relative_gate=dict(resolved.get("relative_gate") or {}),
             allow_changed=tuple(resolved.get("allow_changed") or ()),
         )
 

@@ -97,6 +97,7 @@ def live_document(state: ServiceState) -> Json | None:
         "since": manifest.get("promoted"),
         "sglang": manifest.get("sglang"),
         "bench": manifest.get("bench_summary"),
+        "verdict": (manifest.get("verdict") or {}).get("summary"),
         "in_effect": manifest.get("in_effect"),
     }
 

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from deployer.bench.gate import evaluate
+from deployer.bench.gate import Verdict
 from deployer.bench.runner import run_benchmark
 from deployer.config.inventory import ServiceConfig
 from deployer.deploy.ending import stop_unit
 from deployer.deploy.figures import estimate, summary
 from deployer.deploy.following import converge_arguments, describe_bench_event, drain
+from deployer.deploy.judging import Case, build_case
 from deployer.deploy.logs import start_log
 from deployer.deploy.model import Json, Step, Trial, TrialFailed, failure_document
 from deployer.deploy.plan import endpoint
@@ -20,7 +21,6 @@ from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.deploy.verify import verify
 from deployer.deploy.wait import WaitResult, wait_ready
-from deployer.errors import AgentError
 
 
 @dataclass
@@ -39,11 +39,20 @@ class Progress:
 class Steps:
     """One trial on one host. ``before`` is the release that is live while it is tried."""
 
-    def __init__(self, session: Session, trial: Trial, reporter: Reporter, *, proven: bool) -> None:
+    def __init__(
+        self,
+        session: Session,
+        trial: Trial,
+        reporter: Reporter,
+        *,
+        proven: bool,
+        ask: Callable[[Json], bool] | None = None,
+    ) -> None:
         self.session = session
         self.trial = trial
         self.reporter = reporter
         self.proven = proven
+        self.ask = ask
         self.before = trial.previous
         self.address, self.port = endpoint(trial.argv, (session.service.bind, session.service.port))
         self.progress = Progress()
@@ -230,6 +239,7 @@ class Steps:
             }
             self.reporter.done("proven before; not measured again")
             return self._enter(Step.PROMOTE)
+        case = build_case(self.session, self.trial, self.before)
         bench = run_benchmark(
             self.session.client.host,
             # The release's own key and endpoint count, whatever the inventory says by now.
@@ -239,43 +249,45 @@ class Steps:
             api_key=self.api_key,
         )
         self.progress.bench = bench
-        live = self._baseline()
-        beside = (self.before, live) if self.before and live else None
-        verdict = evaluate(bench, self.trial.gate, beside=beside)
-        self.progress.verdict = verdict.as_dict()
+        verdict = case.verdict(bench)
+        document = self.progress.verdict = case.document(verdict)
+        self._keep(bench, document)
+        why = self._promoted_all_the_same(case, verdict, bench)
+        if why:
+            document["promoted"] = why
+            self._keep(bench, document)
+        elif verdict.result != "pass":
+            failure = failure_document(
+                f"gate-{verdict.result}",
+                "; ".join(verdict.reasons),
+                phase="bench",
+                remedy=case.remedy(verdict, self.trial.profile),
+            )
+            state = "inconclusive" if verdict.result == "inconclusive" else "failed"
+            raise TrialFailed(failure, state, document)
+        self.reporter.done(why or document["summary"])
+        for reason in verdict.reasons:
+            self.reporter.note(reason)
+        return self._enter(Step.PROMOTE)
+
+    def _keep(self, bench: Json, verdict: Json) -> None:
+        """Write what was measured, and what came of it, into the release."""
         self.session.client.release_update(
             self.trial.service,
             self.trial.release,
-            patch={"verdict": self.progress.verdict, "bench_summary": summary(bench)},
+            patch={"verdict": verdict, "bench_summary": summary(bench)},
             files={"bench.json": json.dumps(bench, indent=1, ensure_ascii=False) + "\n"},
         )
-        if verdict.result != "pass":
-            state = "inconclusive" if verdict.result == "inconclusive" else "failed"
-            raise TrialFailed(
-                failure_document(
-                    f"gate-{verdict.result}",
-                    "; ".join(verdict.reasons),
-                    phase="bench",
-                    remedy="see bench.json of the release; change the profile or the gate"
-                    if state == "failed"
-                    else "remove what disturbed the measurement, then apply again",
-                ),
-                state,
-                self.progress.verdict,
-            )
-        self.reporter.done("; ".join(verdict.reasons))
-        return self._enter(Step.PROMOTE)
 
-    def _baseline(self) -> Json | None:
-        """The benchmark of the release that is live, for comparison."""
-        if self.before is None:
-            return None
-        try:
-            read = self.session.client.release_read(self.trial.service, self.before, ["bench.json"])
-            text = read.files.get("bench.json")
-            return json.loads(text) if text else None
-        except (AgentError, ValueError):
-            return None  # only the comparison is lost with it
+    def _promoted_all_the_same(self, case: Case, verdict: Verdict, bench: Json) -> str:
+        """Why a benchmark that cannot tell is promoted: by the policy or by who was asked; empty where it is not."""
+        policy = case.settings.inconclusive
+        if policy == "refuse" or not case.may_promote(verdict, bench):
+            return ""
+        if policy == "promote":
+            return 'promoted although it cannot be told (relative_gate.inconclusive = "promote")'
+        agreed = self.ask is not None and self.ask(self.progress.verdict or {})
+        return "promoted although it cannot be told: agreed at the terminal" if agreed else ""
 
     def _promote(self) -> Step:
         started = self.started()

@@ -66,6 +66,8 @@ def status_view(document: Json, *, verbose: bool = False) -> RenderableType:
         )
         if speed(live.get("bench")):
             table.add_row("speed", f"{speed(live['bench'])} [dim](when it was proven)[/dim]")
+        if live.get("verdict"):
+            table.add_row("verdict", escape(live["verdict"]))
         if live.get("sglang"):
             table.add_row("engine", f"SGLang {escape(live['sglang'])}")
         if verbose:
@@ -148,6 +150,8 @@ def history_view(document: Json, width: int = 150) -> RenderableType:
         note = (item["failure"] or {}).get("cause") or ""
         if not note and item["was_live"] and not item["live"]:
             note = "was live: can be gone back to"
+        if not item["failure"] and (said := (item["verdict"] or {}).get("summary")):
+            note = f"{note}; {said}" if note else said
         table.add_row(
             str(item["number"]),
             escape(item["profile"]),

@@ -32,6 +32,9 @@ class Agreed:
     def given(self, plan: Plan) -> bool:
         return True
 
+    def unclear(self, verdict: dict[str, Any]) -> bool:
+        return False
+
 
 class Nobody(Agreed):
     """Nobody is there to agree."""
