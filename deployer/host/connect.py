@@ -30,4 +30,11 @@ def connect(config: HostConfig, *, password_prompt: PasswordPrompt | None = None
     if hello["schema"] != SCHEMA:
         host.close()
         raise HostError(f"{config.name}: the agent speaks schema {hello['schema']}, not {SCHEMA}")
+    if not hello.get("booted", True):
+        host.close()
+        raise HostError(
+            f"{config.name}: the host does not run systemd (its first process is {hello.get('init') or 'not known'}), "
+            "and deployer serves SGLang as a systemd unit",
+            remedy="use a host that was booted with systemd; to practise on this machine: `deployer rehearse up`",
+        )
     return host

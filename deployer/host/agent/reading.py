@@ -60,7 +60,12 @@ OUTRANKING_DIRS = (  # what systemd reads before our candidate's or our live dir
 
 
 def systemd_version() -> Optional[int]:
-    found = re.match(r"systemd (\d+)", systemctl("--version", check=False).stdout)
+    try:
+        found = re.match(r"systemd (\d+)", systemctl("--version", check=False).stdout)
+    except Fail as error:
+        if error.code != "missing-tool":
+            raise
+        return None
     return int(found.group(1)) if found else None
 
 
@@ -74,6 +79,8 @@ def hello(session: Session, args: Json, call: Call) -> Json:
         "hostname": socket.gethostname(),
         "boot_id": BOOT_ID,
         "systemd": systemd_version(),
+        "booted": os.path.isdir("/run/systemd/system"),  # sd_booted(3)
+        "init": (read_text("/proc/1/comm") or "").strip(),
         "now": time.time(),
         "now_boottime": boottime(),
     }
