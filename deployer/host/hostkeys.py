@@ -49,9 +49,16 @@ class AcceptNew(Strict):
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         path = self.files[0]
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as file:
-            file.write(f"{hostname} {key.get_name()} {key.get_base64()}\n")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as file:
+                file.write(f"{hostname} {key.get_name()} {key.get_base64()}\n")
+        except OSError as error:
+            raise ConfigError(
+                f"the key of {hostname} cannot be written to {path}: {error.strerror}",
+                remedy="let it be written, name another file (`known_hosts` of the host in the inventory), or give the "
+                'key there (`host_keys = "pinned"`)',
+            ) from error
 
 
 class Pinned(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
@@ -101,11 +108,40 @@ def install(
         client.set_missing_host_key_policy(Pinned(config.host_key))
         return []
     for path in files:
-        if path.is_file():
-            try:
-                client.load_host_keys(str(path))
-            except (OSError, paramiko.SSHException) as error:
-                raise ConfigError(f"{path} cannot be read: {error}") from error
+        if os.path.isfile(path) or os.path.isdir(path):  # a folder is told; /dev/null has none
+            load(client, path)
     policy = AcceptNew if config.host_keys == "accept-new" else Strict
     client.set_missing_host_key_policy(policy(files))
     return files
+
+
+def load(client: paramiko.SSHClient, path: Path) -> None:
+    """Let a client know the keys of a file. ConfigError with the line that is none."""
+    try:
+        client.load_host_keys(str(path))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}, which holds host keys, cannot be read: {error.strerror}",
+            remedy="let it be read, or name another file (`known_hosts` of the host in the inventory)",
+        ) from error
+    except Exception as error:  # paramiko lets through whatever its parsers of keys raise
+        number = bad_line(path)
+        at = f", line {number}" if number else ""
+        raise ConfigError(
+            f"{path}{at}: this is no host key: {error or type(error).__name__}",
+            remedy="correct or remove the line (`ssh-keygen -R HOST -f FILE` removes those of a host)",
+        ) from error
+
+
+def bad_line(path: Path) -> int | None:
+    """The number of the first line that paramiko does not take."""
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            text = line.decode().strip()
+            if text and not text.startswith("#"):
+                paramiko.hostkeys.HostKeyEntry.from_line(text, number)
+        except paramiko.SSHException:
+            continue  # it passes such lines over
+        except Exception:
+            return number
+    return None
