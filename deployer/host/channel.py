@@ -51,16 +51,17 @@ class Pipe(Protocol):
         ...
 
 
-def begin_agent(pipe: Pipe, name: str, *, timeout: float) -> bytes:
+def begin_agent(pipe: Pipe, name: str, *, python: str, timeout: float) -> bytes:
     """Wait for the bootstrap's READY, then send the agent. Returns what arrived beyond READY (nothing, normally).
 
-    Raises HostError when no agent can run there, ChannelLost when it does not say READY in time.
+    ``python`` is the host's setting of that name. Raises HostError when no agent can run there, ChannelLost when the
+    connection breaks.
     """
     seen = await_ready(pipe, timeout)
     if READY not in seen:
         status, said = pipe.ending(2.0)
         pipe.close()
-        raise not_ready(name, status, said or seen.decode("utf-8", "replace"))
+        raise not_ready(name, python, status, said or seen.decode("utf-8", "replace"))
     source = agent.source()
     try:
         pipe.send(b"%d\n" % len(source) + source)
@@ -88,21 +89,20 @@ def await_ready(pipe: Pipe, timeout: float) -> bytes:
     return seen
 
 
-def not_ready(name: str, status: int | None, said: str) -> HostError:
-    """Why there is no agent, from what its bootstrap left behind."""
+def not_ready(name: str, python: str, status: int | None, said: str) -> HostError:
+    """Why there is no agent, from what its bootstrap left behind when ``python`` was to run it."""
     last = said.strip().splitlines()[-1] if said.strip() else "no output"
     if "needs Python" in said or "SyntaxError" in said:
         return HostError(
             f"{name}: the host's Python is too old: {last}",
             remedy=f'set `python = ".../python3"` of the host in the inventory to Python {MINIMUM_PYTHON} or later',
         )
-    if status in (126, 127):
-        return HostError(
-            f"{name}: the host's Python cannot be run: {last}",
-            remedy=f"install python3 ({MINIMUM_PYTHON} or later) there, or set `python` of the host in the inventory",
-        )
     ended = "no answer in time" if status is None else f"exit status {status}"
-    return HostError(f"{name}: the agent did not start ({ended}): {last}")
+    return HostError(
+        f"{name}: the host's Python (`python` in the inventory: {python}) did not start: {ended}: {last}",
+        remedy=f"install python3 ({MINIMUM_PYTHON} or later) there, or set `python` of the host in the inventory to "
+        f"one that is; `{python} -c 'print(1)'` on the host must print 1 and nothing else",
+    )
 
 
 class ChannelHost:

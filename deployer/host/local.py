@@ -91,11 +91,12 @@ class LocalHost(ChannelHost):
             pipe = ProcessPipe([*prefix, python, "-c", BOOTSTRAP], env)
         except OSError as error:
             raise HostError(
-                f"{name}: {error.filename or python} cannot be run: {error.strerror}",
+                f"{name}: the host's Python (`python` in the inventory: {python}) did not start: "
+                f"{error.filename or python}: {error.strerror}",
                 remedy="set `python` of the host in the inventory to Python 3.8 or later",
             ) from error
         self._process = pipe
-        super().__init__(name, pipe, begin_agent(pipe, name, timeout=START_TIMEOUT))
+        super().__init__(name, pipe, begin_agent(pipe, name, python=python, timeout=START_TIMEOUT))
 
     def close(self, *, bye: bool = True) -> None:
         super().close(bye=bye)

@@ -137,7 +137,7 @@ def open_connection(config: HostConfig) -> Connection:
     where = f"{config.name} ({connection.user}@{connection.host}:{connection.port})"
     try:
         connection.open()
-    except HostKeyRejected:
+    except (HostKeyRejected, ConfigError):
         close_chain(connection)
         raise
     except paramiko.BadHostKeyException as error:
@@ -151,6 +151,11 @@ def open_connection(config: HostConfig) -> Connection:
         close_chain(connection)
         if "authentication methods" in str(error):
             raise authentication_failed(where, error) from error
+        if config.identity_file is not None and "private key file" in str(error):
+            raise ConfigError(
+                f"identity_file {config.identity_file} of host {config.name} is no private key: {error}",
+                remedy="name the private key, not its .pub",
+            ) from error
         raise HostUnreachable(
             f"{where} cannot be reached: {reason(error)}", remedy="check address, port, network and sshd"
         ) from error
@@ -191,10 +196,17 @@ def make_connection(config: HostConfig) -> Connection:
     path = config.ssh_config
     if path is not None and not Path(path).is_file():
         raise ConfigError(f"ssh_config {path} of host {config.name} does not exist")
-    fabric = Config(runtime_ssh_path=str(path) if path is not None else None)
+    try:
+        fabric = Config(runtime_ssh_path=str(path) if path is not None else None)
+    except (paramiko.SSHException, OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path or 'ssh_config'} cannot be used: {error}",
+            remedy="correct it: `ssh -G HOST` reads it, too",
+        ) from error
     timeout = max(1, math.ceil(config.connect_timeout))
     kwargs: dict[str, Any] = {"banner_timeout": timeout, "auth_timeout": timeout, "channel_timeout": timeout}
     if config.identity_file is not None:
+        check_identity(config.identity_file, config.name)
         kwargs["key_filename"] = [str(config.identity_file)]
     known = fabric.base_ssh_config.lookup(config.address)
     jump = config.proxy_jump or known.get("proxyjump")
@@ -207,6 +219,19 @@ def make_connection(config: HostConfig) -> Connection:
         connect_timeout=timeout,
         connect_kwargs=dict(kwargs),
     )
+
+
+def check_identity(path: Path, name: str) -> None:
+    """ConfigError where the key file of a host is not there or cannot be read: no key would be offered at all."""
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"identity_file {path} of host {name} cannot be read: {error.strerror}",
+            remedy="correct `identity_file` in the inventory, or leave it out: then ssh_config, the agent (`ssh-add "
+            "-l`) and the usual files in ~/.ssh give the keys",
+        ) from error
 
 
 def jump_chain(
@@ -258,11 +283,11 @@ def become_root(
 
     if connection.user == "root" or config.sudo == "never":
         pipe = start("")
-        return pipe, begin_agent(pipe, config.name, timeout=START_TIMEOUT)
+        return pipe, begin_agent(pipe, config.name, python=config.python, timeout=START_TIMEOUT)
     pipe = start("env LC_ALL=C sudo -n -- ")
     seen = await_ready(pipe, START_TIMEOUT)
     if READY in seen:
-        return pipe, begin_agent(Primed(pipe, seen), config.name, timeout=START_TIMEOUT)
+        return pipe, begin_agent(Primed(pipe, seen), config.name, python=config.python, timeout=START_TIMEOUT)
     status, said = pipe.ending(2.0)
     pipe.close()
     if "password is required" not in said:
@@ -279,7 +304,7 @@ def become_root(
         status, said = pipe.ending(10.0)
         pipe.close()
         raise refused_by_sudo(config, connection.user, status, said)
-    return pipe, begin_agent(Primed(pipe, seen), config.name, timeout=START_TIMEOUT)
+    return pipe, begin_agent(Primed(pipe, seen), config.name, python=config.python, timeout=START_TIMEOUT)
 
 
 def give_password(pipe: SSHPipe, password: str) -> bytes:
@@ -305,8 +330,11 @@ def give_password(pipe: SSHPipe, password: str) -> bytes:
 
 
 def refused_by_sudo(config: HostConfig, user: str, status: int | None, said: str) -> HostError:
-    if "needs Python" in said or status in (126, 127):
-        return not_ready(config.name, status, said)
+    no_program = (
+        "command not found" in said or not said.strip()
+    )  # sudo gives a reason for each refusal of its own
+    if "needs Python" in said or status in (126, 127) or (no_program and status is not None):
+        return not_ready(config.name, config.python, status, said)
     last = said.strip().splitlines()[-1] if said.strip() else f"exit status {status}"
     return AuthenticationFailed(
         f"{config.name}: {user} does not become root with sudo: {last}",

@@ -94,9 +94,11 @@ def test_a_key_that_the_host_does_not_accept(rehearsal_host: RehearsalHost, tmp_
 
 
 def test_a_python_that_is_not_there_or_too_old(rehearsal_host: RehearsalHost) -> None:
-    with pytest.raises(HostError, match="cannot be run") as caught:
-        connect(config(rehearsal_host, python="/no/python3"))
-    assert "python" in (caught.value.remedy or "")
+    for user in ("root", "operator"):
+        for wrong in ("/no/python3", "/bin/false"):
+            with pytest.raises(HostError, match=f"in the inventory: {wrong}\\) did not start") as caught:
+                connect(config(rehearsal_host, user, python=wrong))
+            assert "set `python` of the host" in (caught.value.remedy or "")
     old = "#!/bin/sh\necho 'deployer: needs Python 3.8 or later, this is 3.6.15' >&2; exit 1\n"
     rehearsal_host.run(["install", "-m755", "/dev/stdin", "/usr/local/bin/python-old"], stdin=old)
     with pytest.raises(HostError, match=r"too old: .* 3\.6\.15"):
