@@ -19,6 +19,7 @@ from deployer.cli.common import (
     write_bug_report,
 )
 from deployer.cli.output import Unbreakable
+from deployer.cli.sglang import sglang
 from deployer.errors import DeployerError, UsageError
 from deployer.rehearsal.commands import rehearse
 
@@ -51,7 +52,7 @@ def cli(context: click.Context) -> None:
     context.ensure_object(App)
 
 
-for command in (check, *change.COMMANDS, *look.COMMANDS, rehearse):
+for command in (check, *change.COMMANDS, *look.COMMANDS, sglang, rehearse):
     cli.add_command(command)
 
 

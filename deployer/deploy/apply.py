@@ -10,6 +10,14 @@ from typing import Protocol
 
 from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
 from deployer.deploy.advice import advise, warnings
+from deployer.deploy.asking import (
+    ENGINE_REMEDY,
+    Question,
+    ask_host,
+    asking_notes,
+    engine_complaint,
+    telling,
+)
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
 from deployer.deploy.plan import Plan, make_plan
@@ -20,10 +28,13 @@ from deployer.deploy.session import Session
 from deployer.errors import AgentError, PreflightRefused, ValidationRefused
 from deployer.host.state import HostState, ProbeReport, Transition
 from deployer.sglang.rules import Finding
+from deployer.sglang.asking.answers import Asked
 from deployer.units.bundle import build_bundle, comparable
 
 #: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.
 DECISIVE = frozenset({"ExecStart", "Type", "User", "Restart"})
+#: Objections with which SGLang cannot judge arguments.
+ANSWERLESS = frozenset({"engine-missing", "sglang-missing", "model-missing", "model-config-missing"})
 
 
 class Consent(Protocol):
@@ -81,18 +92,26 @@ def make_trial(
     return trial, {name: dict(file) for name, file in bundle.files.items()}, list(bundle.notes)
 
 
+def ask_engine(session: Session, trial: Trial, observed: HostState) -> Asked:
+    """What the host's own SGLang makes of the trial's arguments."""
+    question = Question(trial.argv, trial.environment)
+    return ask_host(session.client, session.service, observed, [question])[0]
+
+
 def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objection], list[str]]:
     """Look, render and compare, without a lease and without changing anything."""
     observed = session.observe(facts=True)
     trial, _, remarks = make_trial(session, profile, observed)
     made = _plan(session, observed, trial)
     findings = _findings(session, profile, observed)
-    return (
-        made,
-        trial,
-        objections(observed, session.host_config, session.service, trial, findings),
-        [*notes(observed, session.service), *remarks, *warnings(findings)],
-    )
+    against = objections(observed, session.host_config, session.service, trial, findings)
+    said = [*notes(observed, session.service), *remarks, *warnings(findings)]
+    if made.action == "deploy" and not ANSWERLESS & {item.code for item in against}:
+        asked = ask_engine(session, trial, observed)
+        said += asking_notes(asked, trial)
+        if asked.verdict == "refused":
+            against.append(Objection("engine-refuses", engine_complaint(asked, trial), ENGINE_REMEDY))
+    return made, trial, against, said
 
 
 def _findings(session: Session, profile: Profile, observed: HostState) -> tuple[Finding, ...]:
@@ -157,7 +176,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     agreed = False
     try:
         reporter.step(Step.VALIDATE)
-        validate(session, trial, reporter)
+        validate(session, trial, reporter, observed)
         reporter.step(Step.CONSENT)
         agreed = consent.given(made)
     finally:
@@ -216,8 +235,11 @@ def stage(session: Session, trial: Trial, files: dict[str, Json], reporter: Repo
     reporter.done(path)
 
 
-def validate(session: Session, trial: Trial, reporter: Reporter) -> None:
-    """Let the host's systemd read the unit, and refuse if it understands anything else than what was meant."""
+def validate(session: Session, trial: Trial, reporter: Reporter, observed: HostState | None = None) -> None:
+    """Let the host's systemd read the unit, and refuse if it understands anything else than what was meant.
+
+    With ``observed`` (its facts) the host's SGLang is asked too, and what it resolves goes into the manifest.
+    """
     reports = {"live": session.client.probe(trial.service, trial.unit)}
     reports["candidate"] = session.client.probe(trial.service, trial.candidate)
     problems = [
@@ -231,7 +253,28 @@ def validate(session: Session, trial: Trial, reporter: Reporter) -> None:
             remedy="if you use a template of your own, compare it with templates/sglang.service.j2",
             detail={"problems": problems},
         )
-    reporter.done(f"systemd reads back the same {len(trial.argv)} arguments")
+    same = f"systemd reads back the same {len(trial.argv)} arguments"
+    if observed is None:
+        reporter.done(same)
+        return
+    reporter.progress("asking the host's SGLang what it makes of the arguments")
+    asked = ask_engine(session, trial, observed)
+    for note in asking_notes(asked, trial):
+        reporter.note(note)
+    if asked.verdict == "refused":
+        raise ValidationRefused(
+            f"{engine_complaint(asked, trial)}; nothing was changed",
+            phase=Step.VALIDATE,
+            remedy=ENGINE_REMEDY,
+            detail={"asked": asked.as_dict() | {"resolved": {}}},
+        )
+    if asked.verdict == "accepted":
+        resolved = trial.manifest(created=0.0, operator="")["resolved"] | {
+            "engine": telling(asked, trial, session.learned)
+        }
+        session.client.release_update(trial.service, trial.release, patch={"resolved": resolved})
+        same += f", SGLang {trial.sglang} accepts them" + (" (as asked before)" if asked.cached else "")
+    reporter.done(same)
 
 
 def probe_problems(report: ProbeReport, argv: tuple[str, ...]) -> list[str]:

@@ -301,7 +301,10 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The engine's Python environment. Versions are read from metadata; None where the package is not installed."""
+    """The engine's Python environment. Versions are read from metadata; None where the package is not installed.
+
+    ``fingerprint`` changes with SGLang's own files and the packages it stands on; None where SGLang cannot be found.
+    """
 
     python: str
     exists: bool
@@ -310,13 +313,15 @@ class EngineFacts:
     packages: dict[str, str] = field(default_factory=dict)
     """torch, transformers, the kernels and FlashInfer, where they are installed."""
     python_version: str | None = None
+    fingerprint: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         packages = {str(name): str(version) for name, version in (data.get("packages") or {}).items()}
         python, exists = str(data["python"]), bool(data.get("exists"))
         version = data.get("python_version")
-        return cls(python, exists, data.get("sglang"), data.get("httpx"), packages, version)
+        fingerprint = data.get("fingerprint")
+        return cls(python, exists, data.get("sglang"), data.get("httpx"), packages, version, fingerprint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,17 +266,23 @@ def _read(path: Path) -> tuple[bool, tuple[Flag, ...]]:
 def _read_learned(path: Path, changed: int, size: int) -> tuple[bool, tuple[Flag, ...]]:
     """A learned table, whose file may be anything; read again when it ``changed``. ValueError says what is wrong."""
     data = json.loads(read_regular(path, FILE_LIMIT))
-    if data["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {data['schema']!r}, known is {SCHEMA}")
+    flags = learned_flags(data)
     if parse_version(str(data["version"])) != parse_version(_version_of(path)):
         raise ValueError(f"it is that of SGLang {data['version']}")
+    return True, flags
+
+
+def learned_flags(data: Any) -> tuple[Flag, ...]:
+    """The flags of a learned table's document. ValueError, KeyError or TypeError say what is wrong with it."""
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {data['schema']!r}, known is {SCHEMA}")
     flags = tuple(_flag(item) for item in data["flags"])
     for flag in flags:
         if not flag.names or not all(_OPTION.fullmatch(name) for name in flag.names) or not flag.dest:
             raise ValueError(f"{flag.names!r} are no names of a flag")
     if "--model-path" not in {name for flag in flags for name in flag.names}:
         raise ValueError("it has no --model-path")
-    return True, flags
+    return flags
 
 
 def _flag(item: Mapping[str, Any]) -> Flag:

@@ -159,17 +159,35 @@ def service_state(service: str, port: Optional[int], found: List[str]) -> Json:
     }
 
 
+ENGINE_FACTS = """
+import hashlib, json, os, platform, sys
+from importlib import metadata, util
+versions, found = {}, {}
+for name in %r:
+    try: versions[name] = metadata.version(name)
+    except Exception: pass
+try:
+    digest = hashlib.sha256(repr((sys.version, sys.prefix, sorted(versions.items()))).encode())
+    for top in util.find_spec('sglang').submodule_search_locations:
+        for folder, folders, names in os.walk(top):
+            folders.sort()
+            for name in sorted(name for name in names if name.endswith('.py')):
+                info = os.stat(os.path.join(folder, name))
+                mark = (os.path.relpath(folder, top), name, info.st_size, info.st_mtime_ns)
+                digest.update(repr(mark).encode())
+    found['fingerprint'] = digest.hexdigest()[:16]
+except Exception: pass
+print(json.dumps(dict(found, packages=versions, python_version=platform.python_version())))
+"""
+
+
 def engine_facts(python: str) -> Json:
+    """Versions by metadata, without an import; ``fingerprint`` changes with SGLang's files and what it stands on."""
     path = shutil.which(python)
-    facts: Json = {"python": python, "exists": bool(path), "sglang": None, "httpx": None}
+    facts: Json = {"python": python, "exists": bool(path), "sglang": None, "httpx": None, "fingerprint": None}
     facts.update(packages={}, python_version=None)
     if path:
-        code = (
-            "import json, platform\nfrom importlib import metadata\nfound = {}\nfor name in %r:\n"
-            "    try: found[name] = metadata.version(name)\n    except Exception: pass\n"
-            "print(json.dumps({'packages': found, 'python_version': platform.python_version()}))"
-        ) % (PACKAGES,)
-        done = execute([path, "-I", "-c", code], timeout=60, check=False)
+        done = execute([path, "-I", "-c", ENGINE_FACTS % (PACKAGES,)], timeout=60, check=False)
         with contextlib.suppress(ValueError, IndexError):
             facts.update(json.loads(done.stdout.splitlines()[-1]))
             facts.update((name, facts["packages"].pop(name, None)) for name in ("sglang", "httpx"))

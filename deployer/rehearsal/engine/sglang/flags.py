@@ -79,6 +79,19 @@ class _Warned(argparse.Action):
         setattr(namespace, self.dest, True if self.nargs == 0 else values)
 
 
+class _Plain(argparse.Action):
+    """A flag with an action of SGLang's own that comes to storing the value."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse, with standard error flushed before it exits (status 2)."""
 
@@ -92,30 +105,51 @@ class _Parser(argparse.ArgumentParser):
 def build_parser(table: dict[str, Any]) -> argparse.ArgumentParser:
     """The version's parser: same names, abbreviations, choices and messages."""
     parser = _Parser(prog=_program(str(table["version"])))
+    add_flags(parser, table)
+    return parser
+
+
+def add_flags(parser: argparse.ArgumentParser, table: dict[str, Any]) -> None:
+    """Give a parser the flags of a table."""
     for flag in table["flags"]:
         options: dict[str, Any] = {"dest": flag["dest"], "default": flag.get("default")}
         action = flag.get("action")
         if flag.get("required"):
             options["required"] = True
+        if flag.get("deprecated"):
+            options["help"] = "deprecated"
         if action == "BooleanOptionalAction":
             options["action"] = argparse.BooleanOptionalAction
         elif action == "store_true":
             options["action"] = "store_true"
             options["default"] = bool(flag.get("default") or False)
         elif action in ("DeprecatedStoreTrueAction", "DeprecatedAction"):
-            options |= {"action": _Warned, "nargs": 0, "default": False}
+            options |= {"action": type(action, (_Warned,), {}), "nargs": 0, "default": False}
         else:
-            if action == "DeprecatedStoreConstAction":
-                options["action"] = _Warned
+            if action is not None:
+                kind = _Warned if action == "DeprecatedStoreConstAction" else _Plain
+                options["action"] = type(action, (kind,), {})
             if "choices" in flag:
                 options["choices"] = flag["choices"]
             if flag.get("nargs") is not None:
                 options["nargs"] = flag["nargs"]
             if flag.get("nargs") == "?":
                 options["const"] = flag.get("const")
-            options["type"] = _TYPES.get(str(flag.get("type", "str")), str)
+            options["type"] = _type(str(flag.get("type", "str")))
         parser.add_argument(*flag["names"], **options)
-    return parser
+
+
+def _type(name: str) -> Callable[[str], Any]:
+    """A converter of that name, which argparse's messages show."""
+    known = _TYPES.get(name, str)
+    if known.__name__ == name:
+        return known
+
+    def convert(text: str) -> Any:
+        return known(text)
+
+    convert.__name__ = name
+    return convert
 
 
 def _program(version: str) -> str:
