@@ -53,6 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("sglang")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of this run's own, for the commands it starts, too."""
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def rehearsal_host() -> Iterator[hosts.RehearsalHost]:
     """A booted practice host, shared by the whole run."""

@@ -87,7 +87,6 @@ stop = 5
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Begin a command and do not wait for it."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("DEPLOYER_")}
-        environment["XDG_CACHE_HOME"] = str(self.folder / "cache")
         child = subprocess.Popen(
             [sys.executable, "-m", "deployer", *words, "-i", str(self.inventory)],
             cwd=self.folder,

@@ -16,11 +16,9 @@ def write_profile(site: Site, name: str, text: str) -> None:
     (site.folder / "deployer.toml").write_text('profiles = "profiles"\n')
 
 
-def answers(site: Site) -> list[Path]:
-    return sorted((site.folder / "cache" / "deployer" / "asked").glob("*.json"))
-
-
-def test_what_sglang_refuses_is_refused_before_the_old_server_is_touched(live_site: Site) -> None:
+def test_what_sglang_refuses_is_refused_before_the_old_server_is_touched(
+    live_site: Site, cache: Path
+) -> None:
     site = live_site
     before = site.invocation()
     write_profile(site, "pages", "[memory]\nchunked_prefill_size = 8192\n[extra_args]\npage-size = 3\n")
@@ -28,7 +26,7 @@ def test_what_sglang_refuses_is_refused_before_the_old_server_is_touched(live_si
     document = site.json("apply", "pages", "--yes", expect=3)
     assert (document["outcome"], document["failure"]["phase"]) == ("refused", "validate")
     assert wanted in document["message"]
-    [kept] = answers(site)
+    [kept] = [path for path in cache.glob("deployer/asked/*") if wanted in path.read_text()]
 
     # The second time the answer is the one that was kept.
     kept.write_text(kept.read_text().replace(wanted, "as it was said before"))

@@ -33,8 +33,9 @@ TEXT_LIMIT = 2000
 #: Values that are made up anew at every start, so that they say nothing about the next one.
 PASSING = ("random_seed", "nccl_port", "launch_command")
 
-_SECRET = re.compile(r"(^|_)(key|keys|token|password|secret|credentials?)(_|$)", re.IGNORECASE)
-_PLAIN = re.compile(r"[A-Za-z0-9_.,:+-]{0,64}")
+_SECRET = re.compile(r"password|secret|credential|(^|_)(key|token)(_b)?$", re.IGNORECASE)
+_PLAIN = re.compile(r"[A-Za-z0-9_.,:+{}\[\]-]{0,64}")
+_DEPRECATED = re.compile(r"^\W*deprecated\b|[(\[]deprecated\b", re.IGNORECASE)
 
 
 class Unspeakable(Exception):
@@ -52,9 +53,11 @@ def main() -> None:
     sys.path[0] = os.getcwd()  # as for `python -m sglang.launch_server`
     begun = time.time()
     heard = Warnings()
-    logging.getLogger().addHandler(heard)
+    heard.listen()
     try:
         from sglang.srt import server_args as module  # type: ignore[import-not-found]
+
+        load_plugins()
     except BaseException as error:
         said = {"unavailable": "%s: %s" % (type(error).__name__, cut(str(error)))}
     else:
@@ -79,16 +82,34 @@ def be_modest() -> None:
         file.write("1000")
 
 
-class Warnings(logging.Handler):
-    """What is logged as a warning, or worse."""
+def load_plugins() -> None:
+    """Plug-ins may change what the arguments come to; versions that know them load them before they parse."""
+    with contextlib.suppress(ImportError):
+        from sglang.srt import plugins
+
+        plugins.load_plugins()
+
+
+class Warnings:
+    """What is logged as a warning, or worse: whatever becomes of the handlers, which parsing replaces."""
 
     def __init__(self) -> None:
-        logging.Handler.__init__(self, logging.WARNING)
         self.texts: list[str] = []
+        self.handle = logging.Logger.callHandlers
 
-    def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(Exception):
-            self.texts.append(cut(record.getMessage()))
+    def listen(self) -> None:
+        """Hear every logger of this process from now on."""
+
+        def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                with contextlib.suppress(Exception):
+                    self.texts.append(cut(record.getMessage()))
+            self.handle(logger, record)
+
+        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign,assignment]
+
+    def stop(self) -> None:
+        logging.Logger.callHandlers = self.handle  # type: ignore[method-assign]
 
     def take(self) -> list[str]:
         """What was heard since the last time, each once."""
@@ -242,12 +263,18 @@ def flag(action: argparse.Action) -> Json:
         said["nargs"] = action.nargs
     if action.choices is not None:
         said["choices"] = [plain(choice) for choice in action.choices]
-    if action.default not in (None, False, argparse.SUPPRESS) and not _SECRET.search(action.dest):
+        if isinstance(action.choices, (set, frozenset)):
+            said["choices"].sort(key=str)
+    if (
+        action.default not in (None, argparse.SUPPRESS)
+        and action.default is not False
+        and not _SECRET.search(action.dest)
+    ):
         with contextlib.suppress(Unspeakable):
             said["default"] = harmless(action.default)
     if action.required:
         said["required"] = True
-    if kind.startswith("Deprecated") or re.search(r"\bdeprecated\b", action.help or "", re.IGNORECASE):
+    if kind.startswith("Deprecated") or _DEPRECATED.search(action.help or ""):
         said["deprecated"] = True
     return said
 

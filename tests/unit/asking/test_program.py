@@ -22,10 +22,10 @@ from tests.unit.sglang_args.test_versions import KNOWN
 
 @pytest.fixture
 def heard() -> Iterator[program.Warnings]:
-    handler = program.Warnings()
-    logging.getLogger().addHandler(handler)
-    yield handler
-    logging.getLogger().removeHandler(handler)
+    warnings = program.Warnings()
+    warnings.listen()
+    yield warnings
+    warnings.stop()
 
 
 @pytest.fixture
@@ -110,6 +110,22 @@ def test_warnings_are_those_of_their_own_question(
         ([], []),
     ):
         assert program.ask(module, ["--model-path", model, *words], heard)["warnings"] == said
+
+
+def test_warnings_are_heard_though_handlers_are_replaced(heard: program.Warnings) -> None:
+    def prepare(argv: list[str]) -> object:
+        root = logging.getLogger()
+        before, root.handlers = root.handlers, []  # as `logging.basicConfig(force=True)` does
+        logging.getLogger("sglang.x").warning("first")
+        logging.getLogger("sglang.y").warning("first")
+        logging.getLogger("sglang.y").error("second %s", 2)
+        logging.getLogger("sglang.y").info("third")
+        root.handlers = before
+        return types.SimpleNamespace(tp_size=1)
+
+    found = program.ask(types.SimpleNamespace(prepare_server_args=prepare), [], heard)
+    assert found["warnings"] == ["first", "second 2"]
+    assert found["resolved"] == {"tp_size": 1}
 
 
 def fails(error: Callable[[], None]) -> Any:
