@@ -27,8 +27,8 @@ from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, PreflightRefused, ValidationRefused
 from deployer.host.state import HostState, ProbeReport, Transition
-from deployer.sglang.rules import Finding
 from deployer.sglang.asking.answers import Asked
+from deployer.sglang.rules import Finding
 from deployer.units.bundle import build_bundle, comparable
 
 #: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.
