@@ -1,4 +1,4 @@
-"""Marks by folder, and the rehearsal hosts that tests of real SSH and real systemd share.
+"""Marks by folder, and the practice hosts that tests of real SSH and real systemd share.
 
 A test run has a set of hosts of its own, named after its process, and removes it at its end. Sets of test runs that
 were killed are removed by the next one.

@@ -247,9 +247,9 @@ def limit_memory(init: int, limit: int | None) -> None:
     """
     file = memory_limit_file(init)
     if file is None:
-        raise HostError("the memory of a rehearsal host cannot be limited: there is no memory control group")
+        raise HostError("the memory of a practice host cannot be limited: there is no memory control group")
     without = "-1" if file.name == "memory.limit_in_bytes" else "max"
     try:
         file.write_text(without if limit is None else str(limit))
     except OSError as error:
-        raise HostError(f"the memory of the rehearsal host cannot be limited by {file}: {error}") from error
+        raise HostError(f"the memory of the practice host cannot be limited by {file}: {error}") from error

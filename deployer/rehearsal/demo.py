@@ -1,4 +1,4 @@
-"""The demonstration behind `make demo`: the whole job on a rehearsal host, by the commands anyone would type."""
+"""The demonstration behind `make demo`: the whole job on a practice host, by the commands anyone would type."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class RehearsalHost:
         if inits:
             return inits[0]
         raise HostError(
-            f"rehearsal host {self.name} of set {self.set} is not running",
+            f"practice host {self.name} of set {self.set} is not running",
             remedy="run `deployer rehearse up`",
         )
 

@@ -1,4 +1,4 @@
-"""Rehearsal hosts: real systemd, sshd and journal on the operator's own machine, to practise deploying on.
+"""Practice hosts: real systemd, sshd and journal on the operator's own machine, to practise deploying on.
 
     hosts = up("default", hosts=1)          boot them (or find them booted)
     fault("default", "practice-1", "never-ready")
@@ -200,7 +200,7 @@ def _await_boot(host: RehearsalHost) -> None:
         gone = not container.containers_of(host.folder / "root")
         if time.monotonic() > deadline or (gone and time.monotonic() > deadline - BOOT_SECONDS + 3):
             raise HostError(
-                f"rehearsal host {host.name} did not boot: {_console_tail(host) or 'its console is silent'}",
+                f"practice host {host.name} did not boot: {_console_tail(host) or 'its console is silent'}",
                 remedy=f"read {host.folder / 'console.log'}, then run `deployer rehearse down`",
             )
         time.sleep(0.05)
@@ -208,7 +208,7 @@ def _await_boot(host: RehearsalHost) -> None:
     if state != "running":
         failed = host.run(["systemctl", "--failed", "--no-legend", "--plain"]).strip()
         raise HostError(
-            f"rehearsal host {host.name} booted, but its state is `{state}`: {failed or 'no unit failed'}",
+            f"practice host {host.name} booted, but its state is `{state}`: {failed or 'no unit failed'}",
             remedy="run `deployer rehearse down`, then `deployer rehearse up` again",
         )
 
@@ -326,7 +326,7 @@ def reboot(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
         deadline = time.monotonic() + BOOT_SECONDS
         while container.process_started(init) is not None:
             if time.monotonic() > deadline:
-                raise HostError(f"rehearsal host {host.name} does not shut down")
+                raise HostError(f"practice host {host.name} does not shut down")
             time.sleep(0.05)
         say(f"{host.name} has shut down")
         if not container.containers_of(host.folder / "root"):

@@ -1,4 +1,4 @@
-"""The writable layer of a rehearsal host: what it has that the operator's machine has not, and what it hides.
+"""The writable layer of a practice host: what it has that the operator's machine has not, and what it hides.
 
 The layer is written before it is mounted over the machine's root, so building it touches nothing of the machine.
 """

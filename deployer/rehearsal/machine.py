@@ -1,4 +1,4 @@
-"""What a rehearsal host takes from the operator's machine: programs, disk images, mounts, addresses.
+"""What a practice host takes from the operator's machine: programs, disk images, mounts, addresses.
 
 Everything here acts on the machine itself, so every function names exactly what it touches: an image or a folder below
 a set's own state folder.
@@ -52,29 +52,29 @@ def require_root() -> None:
     """Refuse (PreflightRefused) unless this is Linux and we are root on it."""
     if os.uname().sysname != "Linux":
         raise PreflightRefused(
-            "rehearsal hosts need Linux: they are systemd-nspawn containers",
+            "practice hosts need Linux: they are systemd-nspawn containers",
             remedy="run the rehearsal on a Linux machine, for example in a virtual machine",
         )
     if os.geteuid() != 0:
         raise PreflightRefused(
-            "rehearsal hosts need root: they are containers with mounts and control groups of their own",
+            "practice hosts need root: they are containers with mounts and control groups of their own",
             remedy="run the command as root or with sudo (`sudo -v` first is enough for `deployer rehearse`)",
         )
 
 
 def require_fit() -> None:
-    """Refuse (PreflightRefused) unless this machine can run rehearsal hosts and we are root on it."""
+    """Refuse (PreflightRefused) unless this machine can run practice hosts and we are root on it."""
     require_root()
     packages = missing_packages()
     if packages:
         raise PreflightRefused(
-            f"this machine lacks programs that rehearsal hosts need (Debian packages: {', '.join(packages)})",
+            f"this machine lacks programs that practice hosts need (Debian packages: {', '.join(packages)})",
             remedy=f"run `apt-get install -y {' '.join(packages)}`",
             detail={"packages": packages},
         )
     if os.stat("/usr").st_dev != os.stat("/").st_dev or os.stat("/etc").st_dev != os.stat("/").st_dev:
         raise PreflightRefused(
-            "/usr and /etc must be on the root file system: a rehearsal host is an overlay of that one file system",
+            "/usr and /etc must be on the root file system: a practice host is an overlay of that one file system",
             remedy="rehearse on a machine with one root file system",
         )
 

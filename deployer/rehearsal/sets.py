@@ -1,4 +1,4 @@
-"""Sets of rehearsal hosts on disk: the state folder of each, its keys, and who has which loopback address.
+"""Sets of practice hosts on disk: the state folder of each, its keys, and who has which loopback address.
 
 Several sets can run at once on one machine (a test run has its own), so addresses are handed out under a lock that all
 of them share, wherever their state folders are.
@@ -76,7 +76,7 @@ def set_folder(name: str) -> Path:
     """The state folder of a set. UsageError for a name that is no plain word."""
     if not _NAME.fullmatch(name) or name == ENGINES:
         raise UsageError(
-            f"`{name}` cannot name a set of rehearsal hosts",
+            f"`{name}` cannot name a set of practice hosts",
             remedy=f"use lower-case letters, digits and hyphens, at most 32 of them, and not `{ENGINES}`",
         )
     folder = state_root() / name
@@ -143,7 +143,7 @@ def take_addresses(name: str, folder: Path, wanted: int) -> list[str]:
                 mine.append(address)
         if len(mine) < wanted:
             raise HostError(
-                f"no free address for another rehearsal host in {_NETWORK}{span.start} to {_NETWORK}{span.stop - 1}",
+                f"no free address for another practice host in {_NETWORK}{span.start} to {_NETWORK}{span.stop - 1}",
                 remedy="see `ss -ltn | grep 127.77` for what listens there; `deployer rehearse down` frees a set's",
             )
         mine.sort(key=lambda address: int(address.rpartition(".")[2]))

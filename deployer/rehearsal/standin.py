@@ -37,9 +37,7 @@ def fault(
         raise UsageError("`fault clear` takes no options", remedy="leave --set out")
     hosts = {host.name: host for host in find(set_name)}
     if not hosts:
-        raise UsageError(
-            f"there is no set {set_name} of rehearsal hosts", remedy="run `deployer rehearse up`"
-        )
+        raise UsageError(f"there is no set {set_name} of practice hosts", remedy="run `deployer rehearse up`")
     if host_name is not None and host_name not in hosts:
         raise UsageError(
             f"set {set_name} has no host {host_name}", remedy=f"choose one of {', '.join(hosts)}"

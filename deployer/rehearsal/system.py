@@ -1,4 +1,4 @@
-"""The operating system of a rehearsal host: its units, its logins, and what of the machine it must not see."""
+"""The operating system of a practice host: its units, its logins, and what of the machine it must not see."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _HIDDEN = (
 
 _TARGET = """\
 [Unit]
-Description=Rehearsal host
+Description=Practice host
 Wants=multi-user.target rehearsal-gpus.service
 Requires=rehearsal-sshd.service
 After=multi-user.target rehearsal-sshd.service
@@ -60,7 +60,7 @@ AllowIsolate=yes
 """
 _SSHD_UNIT = """\
 [Unit]
-Description=OpenSSH server of the rehearsal host
+Description=OpenSSH server of the practice host
 After=systemd-user-sessions.service
 
 [Service]
@@ -76,7 +76,7 @@ RuntimeDirectoryPreserve=yes
 # Where engines tell nvidia-smi what they hold of the GPUs: of any user, as the driver is.
 _GPUS_UNIT = """\
 [Unit]
-Description=GPUs of the rehearsal host
+Description=GPUs of the practice host
 DefaultDependencies=no
 Before=basic.target
 

@@ -1,4 +1,4 @@
-"""Rehearsal hosts for real: what boots there, who gets in, and what survives a power cut."""
+"""Practice hosts for real: what boots there, who gets in, and what survives a power cut."""
 
 from __future__ import annotations
 

@@ -42,3 +42,9 @@ def test_modules_stay_a_page_or_a_few() -> None:
     for path in PACKAGE.rglob("*.py"):
         name = str(path.relative_to(PACKAGE))
         assert len(path.read_text().splitlines()) <= LONG.get(name, 405), name
+
+
+def test_the_machine_is_a_practice_host_and_the_activity_a_rehearsal() -> None:
+    root = PACKAGE.parent
+    for path in [*PACKAGE.rglob("*.py"), *root.glob("docs/*.md"), root / "README.md", root / "Makefile"]:
+        assert "rehearsal host" not in " ".join(path.read_text().lower().split()), path

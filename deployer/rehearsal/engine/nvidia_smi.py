@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A stand-in for ``nvidia-smi`` on a rehearsal host: the GPUs of /etc/sglang-standin.json, used as the engines say.
+"""A stand-in for ``nvidia-smi`` on a practice host: the GPUs of /etc/sglang-standin.json, used as the engines say.
 
 Answers ``--query-gpu=``, ``--query-compute-apps=`` (with ``--format=csv[,noheader][,nounits]``, optionally ``-i``),
 ``-L``, ``--version`` and the plain table. Fields and options that it does not know are refused as the real one refuses
