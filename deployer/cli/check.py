@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ from deployer.cli.common import App, common_options, pass_app
 from deployer.config.inventory import ServiceConfig
 from deployer.config.profile import Profile, list_profiles
 from deployer.deploy.advice import advise
+from deployer.deploy.asking import Question, ask_host, engine_complaint
 from deployer.deploy.session import Session
 from deployer.errors import ConfigError, UsageError
 from deployer.host.state import HostState
 from deployer.report.findings import checked_view, explanation_view, rules_view
 from deployer.sglang.arguments import launch_arguments
+from deployer.sglang.asking.answers import Asked
 from deployer.sglang.rules import RULES, Severity, find_rule
 from deployer.sglang.rules.reference import rule_document
 from deployer.sglang.versions import flag_table
-from deployer.units.bundle import build_bundle
+from deployer.units.bundle import Bundle, build_bundle
 from deployer.units.render import template_folders
 
 Json = dict[str, Any]
@@ -77,8 +80,14 @@ def check(
     templates = template_folders(app.settings.templates)
     found = []
     for service in services(app, host):
-        observed = observe(app, service) if host or on_host else None
-        found += [examine(app, service, profile, version, templates, observed) for profile in wanted]
+        observed: HostState | None = None
+        asked: dict[str, Asked] = {}
+        if host or on_host:
+            observed, asked = look(app, service, wanted, version, templates)
+        found += [
+            examine(app, service, profile, version, templates, observed, asked.get(profile.name))
+            for profile in wanted
+        ]
     wrong = [item for item in found if item["errors"] or (strict and item["warnings"])]
     app.show({"ok": not wrong, "checked": found}, checked_view(found, brief=not profiles))
     return 2 if wrong and (profiles or strict) else 0
@@ -112,10 +121,42 @@ def services(app: App, host: str | None) -> Iterator[ServiceConfig]:
     yield from there
 
 
-def observe(app: App, service: ServiceConfig) -> HostState:
-    """What the service's host says about GPUs, engine, model and memory."""
-    with Session(service, app.inventory.host(service.host), app.connect, command="check") as session:
-        return session.observe(facts=True)
+def look(
+    app: App, service: ServiceConfig, wanted: list[Profile], version: str | None, templates: list[Path]
+) -> tuple[HostState, dict[str, Asked]]:
+    """What the service's host says about GPUs, engine, model and memory, and what its SGLang says about each profile.
+
+    SGLang is not asked about profiles that cannot be rendered, nor where another version than the host's is meant.
+    """
+    host = app.inventory.host(service.host)
+    with Session(service, host, app.connect, command="check") as session:
+        observed = session.observe(facts=True)
+        there = observed.engine.sglang if observed.engine else None
+        if there is None or version not in (None, there):
+            return observed, {}
+        questions: dict[str, Question] = {}
+        for profile in wanted:
+            with contextlib.suppress(ConfigError):
+                bundle = preview(app, service, profile, there, templates)
+                questions[profile.name] = Question(bundle.argv, bundle.environment)
+        answers = ask_host(session.client, service, observed, list(questions.values()))
+    return observed, dict(zip(questions, answers, strict=True))
+
+
+def preview(
+    app: App, service: ServiceConfig, profile: Profile, version: str | None, templates: list[Path]
+) -> Bundle:
+    """The profile as it would be rendered; secrets are not asked for."""
+    return build_bundle(
+        service,
+        app.inventory.host(service.host),
+        profile,
+        version,
+        f"0001-{profile.name}",
+        templates=templates,
+        learned=app.flags_folder(),
+        resolve=lambda secret: "not-asked-for",
+    )
 
 
 def examine(
@@ -125,17 +166,22 @@ def examine(
     version: str | None,
     templates: list[Path],
     observed: HostState | None,
+    asked: Asked | None = None,
 ) -> Json:
-    """One profile on one service: findings, and rules that lacked a fact. Secrets are not asked for."""
+    """One profile on one service: findings, rules that lacked a fact, and what the host's SGLang says."""
     if version is None and observed is not None and observed.engine is not None:
         version = observed.engine.sglang
+    problems = rendering_problems(app, service, profile, version, templates)
+    if asked is not None and asked.verdict == "refused":
+        problems.append(engine_complaint(asked, version))
+    table = flag_table(version, app.flags_folder())
     report = advise(
         profile,
         service,
         app.inventory.host(service.host),
         version,
         observed=observed,
-        problems=rendering_problems(app, service, profile, version, templates),
+        problems=problems,
         learned=app.flags_folder(),
     )
     errors = report.of(Severity.ERROR)
@@ -143,6 +189,8 @@ def examine(
         "service": service.name,
         "profile": profile.name,
         "sglang": version,
+        "flags_of": str(table.version),
+        "asked": asked.judgement() if asked is not None else None,
         "problem": "; ".join(item.text for item in errors) or None,
         "errors": len(errors),
         "warnings": len(report.of(Severity.WARNING)),
@@ -155,23 +203,13 @@ def rendering_problems(
     app: App, service: ServiceConfig, profile: Profile, version: str | None, templates: list[Path]
 ) -> list[str]:
     """What keeps the profile from being rendered for the service."""
-    learned = app.flags_folder()
     problems: list[str] = []
     try:
-        build_bundle(
-            service,
-            app.inventory.host(service.host),
-            profile,
-            version,
-            f"0001-{profile.name}",
-            templates=templates,
-            learned=learned,
-            resolve=lambda secret: "not-asked-for",
-        )
+        preview(app, service, profile, version, templates)
     except ConfigError as error:
         problems += error.detail.get("problems") or [error.message]
         try:
-            launch_arguments(profile, service, version, learned)
+            launch_arguments(profile, service, version, app.flags_folder())
         except ConfigError as more:
             problems += more.detail.get("problems") or [more.message]
     return list(dict.fromkeys(problems))

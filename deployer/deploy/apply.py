@@ -110,7 +110,7 @@ def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objectio
         asked = ask_engine(session, trial, observed)
         said += asking_notes(asked, trial)
         if asked.verdict == "refused":
-            against.append(Objection("engine-refuses", engine_complaint(asked, trial), ENGINE_REMEDY))
+            against.append(Objection("engine-refuses", engine_complaint(asked, trial.sglang), ENGINE_REMEDY))
     return made, trial, against, said
 
 
@@ -263,10 +263,10 @@ def validate(session: Session, trial: Trial, reporter: Reporter, observed: HostS
         reporter.note(note)
     if asked.verdict == "refused":
         raise ValidationRefused(
-            f"{engine_complaint(asked, trial)}; nothing was changed",
+            f"{engine_complaint(asked, trial.sglang)}; nothing was changed",
             phase=Step.VALIDATE,
             remedy=ENGINE_REMEDY,
-            detail={"asked": asked.as_dict() | {"resolved": {}}},
+            detail={"asked": asked.judgement()},
         )
     if asked.verdict == "accepted":
         resolved = trial.manifest(created=0.0, operator="")["resolved"] | {

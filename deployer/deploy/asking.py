@@ -193,9 +193,9 @@ def _key(service: ServiceConfig, observed: HostState, question: Question) -> str
 ENGINE_REMEDY = "correct the profile or extra_args; these are SGLang's own words about its arguments"
 
 
-def engine_complaint(asked: Asked, trial: Trial) -> str:
-    """A refusal as a sentence."""
-    return f"SGLang {trial.sglang} on the host refuses these arguments: {asked.reason}"
+def engine_complaint(asked: Asked, version: str | None) -> str:
+    """A refusal as a sentence. ``version`` is SGLang's."""
+    return f"SGLang {version} on the host refuses these arguments: {asked.reason}"
 
 
 def asking_notes(asked: Asked, trial: Trial) -> list[str]:

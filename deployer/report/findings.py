@@ -63,11 +63,11 @@ def checked_view(checked: Sequence[Json], *, brief: bool) -> RenderableType:
 
 def _service(service: str, checked: Sequence[Json], brief: bool) -> list[RenderableType]:
     """One service: what holds for all of its profiles once, then each profile with what is its own."""
-    version = checked[0]["sglang"]
+    version, table = checked[0]["sglang"], checked[0]["flags_of"]
+    known = f"SGLang {version}" if version else "SGLang's version is not known"
+    known += "" if version == table else f": by the flags of {table}"
     parts: list[RenderableType] = [
-        Text.from_markup(
-            f"[bold]{escape(service)}[/bold]" + (f" [dim](SGLang {escape(version)})[/dim]" if version else "")
-        )
+        Text.from_markup(f"[bold]{escape(service)}[/bold] [dim]({escape(known)})[/dim]")
     ]
     first, *others = ([one for one in item["findings"] if _shown(one, brief)] for item in checked)
     common = [one for one in first if others and all(one in found for found in others)]
@@ -76,6 +76,9 @@ def _service(service: str, checked: Sequence[Json], brief: bool) -> list[Rendera
     for item in checked:
         mark = "[red]✗[/red]" if item["errors"] else "[green]✓[/green]"
         parts.append(Text.from_markup(f"  {mark} {escape(item['profile'])}  {counted(item['findings'])}"))
+        if item["asked"] is not None and item["asked"]["verdict"] == "unknown":
+            text = f"[dim]the host's SGLang could not judge it: {escape(item['asked']['reason'])}[/dim]"
+            parts.append(Padding(Text.from_markup(text), (0, 0, 0, 6)))
         own = [one for one in item["findings"] if _shown(one, brief) and one not in common]
         if own:
             parts.append(Padding(finding_lines(own), (0, 0, 0, 6)))

@@ -34,6 +34,9 @@ def test_what_sglang_refuses_is_refused_before_the_old_server_is_touched(
     [objection] = site.json("plan", "pages")["objections"]
     assert objection["code"] == "engine-refuses"
 
+    [checked] = site.json("check", "pages", "--on-host", expect=2)["checked"]
+    assert checked["asked"]["verdict"] == "refused"
+
     # A word that the shipped table cannot be sure of is left to SGLang's own parser.
     write_profile(site, "words", '[attention]\nbackend = "flashinfre"\n')
     assert "may be incomplete, so SGLang itself decides" in "".join(site.json("plan", "words")["notes"])

@@ -34,13 +34,12 @@ class Asked:
     #: Whether an earlier answer to the same question was taken.
     cached: bool = False
 
+    def judgement(self) -> Json:
+        """The answer without the values, for documents."""
+        return {"verdict": self.verdict, "reason": self.reason, "warnings": list(self.warnings)}
+
     def as_dict(self) -> Json:
-        return {
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "warnings": list(self.warnings),
-            "resolved": dict(self.resolved),
-        }
+        return {**self.judgement(), "resolved": dict(self.resolved)}
 
 
 def program_text() -> str:

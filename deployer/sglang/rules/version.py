@@ -113,7 +113,7 @@ def flag_gone_later(facts: Facts) -> Iterator[Hit]:
     "the flags of this version are not known exactly",
     about="""deployer has the flags of some versions, taken from their own parsers, and uses the nearest one
     before the version that is installed. A flag that came or went in between is judged wrongly.""",
-    remedy="rely on the host's own check of the command line, or use one of the known versions",
+    remedy="read the flags from the host (`deployer sglang learn`), or use one of the known versions",
     references=["deployer/sglang/data"],
     needs=[Need.VERSION],
 )

@@ -16,6 +16,7 @@ from deployer.cli.main import cli, run
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.plan import Plan
 from deployer.resources import shipped
+from deployer.sglang.asking.answers import Asked
 
 EXAMPLE = str(shipped("inventories") / "example.toml")
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -210,16 +211,27 @@ def test_check_of_one_service_and_of_one_host(
     assert [item["service"] for item in json.loads(capsys.readouterr().out)["checked"]] == ["t"]
     asked: list[str] = []
 
-    def observe(app: object, service: Any) -> None:
-        asked.append(service.name)
+    said = Asked("accepted")
 
-    monkeypatch.setattr("deployer.cli.check.observe", observe)
+    def look(app: object, service: Any, *rest: object) -> tuple[None, dict[str, Asked]]:
+        asked.append(service.name)
+        return None, {"tp1": said}
+
+    monkeypatch.setattr("deployer.cli.check.look", look)
     assert run(["-i", str(inventory), "check", "tp1", "--host", "b", "--json"]) == 0
     assert [item["service"] for item in json.loads(capsys.readouterr().out)["checked"]] == ["t"]
     assert asked == ["t"]
     assert run(["-i", str(inventory), "check", "tp1", "--on-host", "--json"]) == 0
     capsys.readouterr()
     assert asked == ["t", "s", "t"]
+    said = Asked("refused", "too odd")
+    assert run(["-i", str(inventory), "check", "tp1", "--host", "b"]) == 2
+    assert "on the host refuses these arguments: too odd" in capsys.readouterr().out
+    said = Asked("unknown", "no torch")
+    assert run(["-i", str(inventory), "check", "tp1", "--host", "b", "--sglang", "0.5.13"]) == 0
+    shown = capsys.readouterr().out
+    assert "could not judge it: no torch" in shown
+    assert "SGLang 0.5.13: by the flags of 0.5.12.post1" in shown
     for wrong, near in (("c", "no service"), ("bb", "no host")):
         assert run(["-i", str(inventory), "check", "tp1", "--host", wrong]) == 2
         assert near in capsys.readouterr().err
