@@ -49,9 +49,12 @@ gate-study: $(STAMP) ## how often the gate errs, on simulated starts; the table 
 status: $(STAMP) ## what is live, and is it healthy
 	@$(PYTHON_ENV) -m deployer status $(ARGS)
 
+# The name reaches the shell as a variable, not as text of its command: whatever it is, it is one word.
+unexport PROFILE
+apply: export WANTED_PROFILE = $(value PROFILE)
 apply: $(STAMP) ## put a profile live, or stay with the one that is
-	@test -n "$(PROFILE)" || { echo "make apply needs a profile: make apply PROFILE=tp8"; exit 2; }
-	@$(PYTHON_ENV) -m deployer apply "$(PROFILE)" $(ARGS)
+	@test -n "$$WANTED_PROFILE" || { echo "make apply needs a profile: make apply PROFILE=tp8"; exit 2; }
+	@$(PYTHON_ENV) -m deployer apply $(ARGS) -- "$$WANTED_PROFILE"
 
 rollback: $(STAMP) ## back to the profile that was live before
 	@$(PYTHON_ENV) -m deployer rollback $(ARGS)
