@@ -190,22 +190,24 @@ def converge(app: App) -> int:
 
 @click.command()
 @click.argument("profile")
+@click.option("--diff", is_flag=True, help="Also the unit's text, line by line.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit with 0 for no change and 10 for changes.")
 @common_options
 @pass_app
-def plan(app: App, profile: str, detailed_exitcode: bool) -> int:
+def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
     """Show what `apply PROFILE` would change, argument by argument, and what it would cost. Changes nothing.
 
     \b
     Examples:
       deployer plan pp8-async
+      deployer plan pp8-async --diff
       deployer plan tp8 --detailed-exitcode --json
     """
     wanted = app.profile(profile)
     with app.session(f"plan {profile}") as session:
         made, _, against, said = apply_.plan(session, wanted)
     document = made.as_dict() | {"objections": [item.as_dict() for item in against], "notes": said}
-    app.show(document, plan_view(made, document["objections"], said))
+    app.show(document, plan_view(made, document["objections"], said, diff=diff))
     return 10 if detailed_exitcode and made.restart else 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from deployer.deploy.model import Json, Trial
 from deployer.host.state import ServiceState
+from deployer.units.text import entries
 
 #: Environment entries that name the release itself and so differ between equal releases.
 _OWN = frozenset({"DEPLOYER_RELEASE"})
@@ -46,7 +47,8 @@ class Plan:
     """What `apply` will do.
 
     ``action``: ``nothing`` (live, healthy and equal), ``converge`` (equal, but not running as it should), ``deploy``.
-    ``downtime`` is in seconds, from this service's own earlier starts; None where there are none.
+    ``unit_only`` are keys of the unit that differ besides and ask for no restart; ``unit_diff`` is the whole of it as
+    text. ``downtime`` is in seconds, from this service's own earlier starts; None where there are none.
     """
 
     service: str
@@ -55,6 +57,7 @@ class Plan:
     live: str | None
     release: str
     changes: tuple[Change, ...]
+    unit_only: tuple[Change, ...]
     unit_diff: str
     interrupts: bool
     downtime: float | None
@@ -150,6 +153,31 @@ def trial_changes(live: Json | None, trial: Trial, comparable: Any) -> list[Chan
     return changes
 
 
+def unit_only_changes(before: str | None, after: str, told: Iterable[Change]) -> list[Change]:
+    """Keys of the unit that differ and are not among the changes ``told``; none where there was no unit before.
+
+    What names the release is left out, and the command line and the environment, which are told piece by piece.
+    """
+    if before is None:
+        return []
+    known = {change.name for change in told if change.kind == "unit"}
+    known |= {"ExecStart", "Environment", "EnvironmentFile", "Description"}
+    old, new = _by_key(before), _by_key(after)
+    return [
+        Change("unit", key, old.get(key), new.get(key), restart=False)
+        for key in dict.fromkeys([*new, *old])
+        if key not in known and old.get(key) != new.get(key)
+    ]
+
+
+def _by_key(unit: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for section, key, value in entries(unit):
+        if not section.startswith("X-"):
+            found[key] = f"{found[key]} | {value}" if key in found else value
+    return found
+
+
 def unit_diff(before: str | None, after: str, *, before_name: str, after_name: str) -> str:
     """A unified diff of two unit texts; empty when they are the same but for the release's own name."""
     lines = difflib.unified_diff(
@@ -193,8 +221,9 @@ def make_plan(state: ServiceState, trial: Trial, *, healthy: bool, comparable: A
     else:
         action = "converge"
     downtime, basis = expected_downtime(state.releases, trial.profile)
-    diff = ""
+    diff, only = "", []
     if action == "deploy":
+        only = unit_only_changes(state.live.text if state.live else None, trial.unit, changes)
         diff = unit_diff(
             state.live.text if state.live else None,
             trial.unit,
@@ -208,6 +237,7 @@ def make_plan(state: ServiceState, trial: Trial, *, healthy: bool, comparable: A
         live=live_name,
         release=trial.release if action == "deploy" else (live_name or trial.release),
         changes=tuple(changes),
+        unit_only=tuple(only),
         unit_diff=diff,
         interrupts=action != "nothing" and not state.at_rest,
         downtime=downtime,

@@ -164,8 +164,10 @@ def history_view(document: Json, width: int = 150) -> RenderableType:
     return table
 
 
-def plan_view(plan: Plan, objections: Iterable[Json] = (), notes: Iterable[str] = ()) -> RenderableType:
-    """What an apply would do: changes one by one, the unit's diff, the expected downtime."""
+def plan_view(
+    plan: Plan, objections: Iterable[Json] = (), notes: Iterable[str] = (), *, diff: bool = False
+) -> RenderableType:
+    """What an apply would do: changes one by one, the expected downtime; with ``diff`` also as lines of the unit."""
     parts: list[RenderableType] = []
     if plan.action == "nothing":
         parts.append(
@@ -185,11 +187,11 @@ def plan_view(plan: Plan, objections: Iterable[Json] = (), notes: Iterable[str] 
             Text.from_markup(f"[bold]{escape(plan.profile)}[/bold] would become release {plan.release}:")
         )
         changes = Table.grid(padding=(0, 1))
-        for change in plan.changes:
+        for change in (*plan.changes, *plan.unit_only):
             colour = "green" if change.before is None else "red" if change.after is None else "yellow"
             changes.add_row(" ", f"[dim]{change.kind}[/dim]", f"[{colour}]{escape(str(change))}[/{colour}]")
         parts.append(changes)
-    if plan.unit_diff:
+    if plan.unit_diff and diff:
         parts.append(diff_view(plan.unit_diff))
     if plan.interrupts:
         wait = (

@@ -261,7 +261,7 @@ def test_a_bug_leaves_a_report_and_exit_code_1(
 
 def test_the_documents_keys_are_in_the_reference() -> None:
     text = DOCS.read_text()
-    plan = Plan("s", "p", "deploy", None, "0001-p", (), "", False, None, "none")
+    plan = Plan("s", "p", "deploy", None, "0001-p", (), (), "", False, None, "none")
     documents: list[dict[str, Any]] = [
         Outcome("live", "s").as_dict(),
         plan.as_dict(),

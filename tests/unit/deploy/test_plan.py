@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from deployer.deploy.plan import (
+    Change,
     argument_changes,
     endpoint,
     expected_downtime,
@@ -17,7 +20,9 @@ from deployer.deploy.plan import (
     make_plan,
     rollback_target,
     unit_diff,
+    unit_only_changes,
 )
+from deployer.report.views import plan_view
 from tests.unit.deploy.builders import manifest, service_state, trial
 
 ARGV = ("/opt/sglang/bin/python", "-m", "sglang.launch_server", "--tp-size", "8", "--trust-remote-code")
@@ -121,6 +126,32 @@ def test_a_unit_diff_names_both_sides() -> None:
     )
     assert "--- a\n+++ b\n" in text
     assert "-Restart=no\n+Restart=on-failure\n" in text
+
+
+def test_what_differs_in_the_unit_besides_is_told_once() -> None:
+    before = '[Service]\nUser=a\nTimeoutStopSec=90\nExecStart=:/a \\\n    --x\nEnvironment="A=1"\n'
+    before += "[X-Deployer]\nRelease=1\n"
+    after = before.replace("90", "60").replace("=1", "=2").replace("--x", "--y").replace("User=a", "User=b")
+    told = [Change("unit", "User", "a", "b")]
+    found = unit_only_changes(before, after + "[Install]\nWantedBy=x\n", told)
+    assert [str(change) for change in found] == ["~ TimeoutStopSec 90 -> 60", "+ WantedBy x"]
+    assert not any(change.restart for change in found)
+    assert unit_only_changes(None, after, told) == []
+
+
+def test_a_plan_shows_each_change_once_and_the_diff_only_where_asked() -> None:
+    live = replace(trial(argv=ARGV), unit="[Service]\nNice=1\nExecStart=:/p --tp-size 8\n")
+    state = service_state(live=live, running=live.release)
+    wanted = replace(trial(number=2, argv=(*ARGV, "--x", "1")), unit="[Service]\nNice=2\nExecStart=:/p --x\n")
+    made = make_plan(state, wanted, healthy=True, comparable=identity)
+    for diff in (False, True):
+        console = Console(width=120, color_system=None)
+        with console.capture() as shown:
+            console.print(plan_view(made, diff=diff))
+        assert shown.get().count("+ --x 1") == 1
+        assert shown.get().count("~ Nice 1 -> 2") == 1
+        assert ("-Nice=1\n" in shown.get()) is diff
+    assert "-Nice=1" in made.as_dict()["unit_diff"]
 
 
 def test_downtime_is_taken_from_the_same_profile_first() -> None:
