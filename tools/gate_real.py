@@ -24,7 +24,6 @@ from typing import Any
 SET = "gate-real"
 #: A step that takes this much longer loses a tenth of the throughput.
 SLOWER = 100 / 9
-PROFILE = "tp2"
 
 
 def deployer(*words: str, accept: tuple[int, ...] = (0,)) -> str:
@@ -38,7 +37,8 @@ def deployer(*words: str, accept: tuple[int, ...] = (0,)) -> str:
 
 
 def inventory(text: str, number: int, levels: list[int], tokens: int, repeats: int) -> str:
-    """The set's inventory with a small benchmark and the ``number``-th name of the model."""
+    """The set's inventory with a small benchmark, the usual gate and the ``number``-th name of the model."""
+    text = re.sub(r"(?m)^\[services\.kimi\.relative_gate\](.*\n)+?\n", "", text)
     bench = {"levels": levels, "output_tokens": tokens, "repeats": repeats}
     for key, value in bench.items():
         text = re.sub(rf"(?m)^{key} .*$", f"{key} = {json.dumps(value)}", text)
@@ -50,7 +50,7 @@ def one_apply(folder: Path, text: str, number: int, options: argparse.Namespace)
     path = folder / "inventory-gate.toml"
     path.write_text(inventory(text, number, options.levels, options.tokens, options.repeats))
     began = time.monotonic()
-    said = deployer("-i", str(path), "apply", PROFILE, "--yes", "--json", accept=(0, 5, 7))
+    said = deployer("-i", str(path), "apply", options.profile, "--yes", "--json", accept=(0, 5, 7))
     outcome = json.loads(said)
     verdict = outcome["verdict"] or {}
     relative = verdict.get("relative") or {}
@@ -73,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--profile", default="pp8", help="one without thresholds (%(default)s)")
     parser.add_argument(
         "--same", type=int, default=8, help="applies of the same speed, after the first three"
     )

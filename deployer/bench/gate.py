@@ -193,7 +193,8 @@ def _remarks(bench: Mapping[str, Any], gate: Mapping[str, float], *, compared: b
         found.append("whether somebody else used the server meanwhile is not known")
     if not _sanity_gates(bench):
         found += _doubtful_output(bench)
-    found += [f"left out for lack of time: {text}" for text in table(bench.get("budget")).get("cut") or []]
+    left_out = table(bench.get("budget")).get("cut")
+    found += [f"the time was short: {text}" for text in left_out] if isinstance(left_out, list) else []
     if compared:
         found += [] if gate else ["no threshold is set"]
     elif gate:

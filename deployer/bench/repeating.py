@@ -81,7 +81,10 @@ def _near_thresholds(bench: Mapping[str, Any], verdict: Verdict, noise: Noise) -
 
 def _disturbed(bench: Mapping[str, Any], verdict: Verdict) -> set[int]:
     """Levels that decide something and were disturbed by what may be over by now: everything but our own client."""
-    gated = {split_key(check.key)[1] for check in verdict.checks if check.result == "inconclusive"}
+    open_keys = [split_key(check.key) for check in verdict.checks if check.result == "inconclusive"]
+    gated = {
+        level for name, level in open_keys if name in RATES
+    }  # percentiles are over all passes, the disturbed too
     relative = verdict.relative
     starved = relative is not None and relative.effect is None
     found = set()

@@ -104,6 +104,20 @@ def test_the_gate_decides(live_site: Site) -> None:
     assert live_site.status()["live"]["release"] == "0001-tp2"
 
 
+def test_the_same_profile_does_not_get_slower_unnoticed(live_site: Site) -> None:
+    live_site.write_inventory(more='environment = { CHANGED = "1" }', relative_gate="")
+    live_site.fault("slow", percent=300)
+    document = live_site.json("apply", "tp2", "--yes", expect=5)
+    assert document["outcome"] == "rolled_back"
+    assert document["verdict"]["relative"]["effect"] < -0.3
+    assert "against 1 start of tp2" in document["verdict"]["summary"]
+    assert document["verdict"]["baseline"]["releases"] == ["0001-tp2"]
+    assert live_site.live() == "0001-tp2"
+    accepted = live_site.json("apply", "tp2", "--yes", "--baseline", "none")
+    assert accepted["outcome"] == "live"
+    assert live_site.status()["live"]["verdict"].startswith("pass")
+
+
 def test_a_gate_that_cannot_be_measured_is_inconclusive(live_site: Site) -> None:
     live_site.write_inventory(gate='"ttft_p95_s@4" = 100.0')  # four requests have no 95th percentile
     document = live_site.json("apply", "pp2", "--yes", expect=7)

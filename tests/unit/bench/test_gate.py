@@ -212,8 +212,8 @@ def test_an_insane_output_fails_where_it_is_to_gate_and_is_reported_elsewhere() 
 
 
 def test_what_the_budget_left_out_is_said() -> None:
-    verdict = evaluate(bench(budget={"seconds": 60, "used_s": 60, "cut": ["level 64"]}), {})
-    assert "left out for lack of time: level 64" in verdict.reasons
+    verdict = evaluate(bench(budget={"seconds": 60, "used_s": 60, "cut": ["level 64, pass 1: left out"]}), {})
+    assert "the time was short: level 64, pass 1: left out" in verdict.reasons
 
 
 @given(st.floats(1, 500), st.floats(1, 500), st.floats(1, 500))
@@ -275,3 +275,33 @@ def test_any_key_is_taken_or_explained(key: str) -> None:
     if not problems:
         name, at = split_key(key)
         assert key == (name if at is None else f"{name}@{at}")
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 50) | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["failed", "completed", "requests", "ok", "checks", "cut"]), inner, max_size=4
+        )
+    ),
+    max_leaves=15,
+)
+PARTS = [
+    "warmups",
+    "singles",
+    "levels",
+    "sanity",
+    "budget",
+    "foreign_traffic",
+    "single_stream_tok_s",
+    "interrupted",
+]
+
+
+@given(st.dictionaries(st.sampled_from(PARTS), anything), st.booleans())
+def test_a_document_of_any_shape_gets_a_verdict(parts: Json, whole: bool) -> None:
+    found = bench(**parts) if whole else parts
+    verdict = evaluate(found, {"aggregate_tok_s@8": 1.0, "itl_p50_s@8": 9.0}, baseline=[bench()])
+    assert verdict.result in ("pass", "fail", "inconclusive")
+    assert verdict.summary("x").startswith(verdict.result)

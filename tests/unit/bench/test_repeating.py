@@ -80,6 +80,8 @@ def test_what_others_disturbed_is_measured_again_and_what_we_disturbed_is_not() 
 
     gate = {"aggregate_tok_s@32": 100.0}
     assert worth_repeating(disturbed(foreign_traffic=True), [], None, Policy(gate=gate), 60.0) == [32]
+    times = {"itl_p50_s@32": 9.0}
+    assert worth_repeating(disturbed(foreign_traffic=True), [], None, Policy(gate=times), 60.0) == []
     limited = disturbed(client={"client_limited": True})
     assert worth_repeating(limited, [], None, Policy(gate=gate), 60.0) == []
     assert again(disturbed(foreign_traffic=True)) == [8, 32], "nothing could be compared"
