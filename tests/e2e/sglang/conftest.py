@@ -40,6 +40,7 @@ class SglangSite(Site):
         lease: float = 10,
         more: str = "",
         gate: str = "",
+        relative_gate: str = 'baseline = "none"',
         model: str = MODEL,
         python: str = PYTHON,
         limits: str = "max_total_tokens = 16384",
@@ -92,6 +93,9 @@ lease = {lease}
 
 [services.tiny.bench]
 {bench}
+
+[services.tiny.relative_gate]
+{relative_gate}
 
 [services.tiny.gate]
 {gate}
