@@ -18,6 +18,7 @@ from deployer.cli.common import (
     print_error,
     write_bug_report,
 )
+from deployer.cli.diagnose import diagnose
 from deployer.cli.output import Unbreakable
 from deployer.cli.sglang import sglang
 from deployer.errors import DeployerError, UsageError
@@ -52,7 +53,7 @@ def cli(context: click.Context) -> None:
     context.ensure_object(App)
 
 
-for command in (check, *change.COMMANDS, *look.COMMANDS, sglang, rehearse):
+for command in (check, *change.COMMANDS, *look.COMMANDS, diagnose, sglang, rehearse):
     cli.add_command(command)
 
 

@@ -17,10 +17,7 @@ def read(session: Session, *, lines: int, follow: bool, release: int | None) -> 
     """
     invocation = None
     if release is not None:
-        manifest = next((item for item in session.state().releases if item.get("number") == release), None)
-        if manifest is None:
-            raise Refused(f"there is no release {release}", remedy="`deployer history` lists them")
-        invocation = manifest.get("invocation_id")
+        invocation = release_manifest(session, release).get("invocation_id")
         if not invocation:
             raise Refused(f"release {release} was never started, so it has no log")
     asked = {"lines": lines, "follow": follow, "invocation_id": invocation}
@@ -39,6 +36,14 @@ def start_log(session: Session, invocation_id: str, *, limit: int = 20_000) -> l
         return [entry["text"] for entry in found if not entry.get("piece") and entry["source"] == "engine"]
     except AgentError:
         return []
+
+
+def release_manifest(session: Session, number: int) -> Json:
+    """The manifest of release ``number``; Refused where there is none."""
+    manifest = next((item for item in session.state().releases if item.get("number") == number), None)
+    if manifest is None:
+        raise Refused(f"there is no release {number}", remedy="`deployer history` lists them")
+    return manifest
 
 
 def entries(session: Session, **asked: object) -> Iterator[Json]:

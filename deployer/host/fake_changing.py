@@ -261,8 +261,9 @@ def line_event(t: float, text: str) -> Json:
 
 def journal(host: FakeHost, args: Json) -> Events:
     state = host.world.service(args["service"])
-    for text in host.world.engine(state.running).log:
-        yield line_event(time.time(), text)
+    log = host.world.kernel_log if args.get("kernel") else host.world.engine(state.running).log
+    for text in log:
+        yield {**line_event(time.time(), text), "source": "kernel" if args.get("kernel") else "engine"}
     while args.get("follow"):
         yield None
     return {}

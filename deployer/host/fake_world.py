@@ -59,6 +59,8 @@ class FakeWorld:
     """Errors to raise instead of running an operation: one for each call, in order."""
     run: Callable[[Json], tuple[list[str], int]] = lambda args: ([], 0)
     """What the `run` operation prints, and its status."""
+    kernel_log: tuple[str, ...] = ()
+    """The kernel's messages, as `journal` with ``kernel`` answers."""
 
     def __post_init__(self) -> None:
         self.lock = threading.RLock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deployer.sglang.launch import PHASES, LaunchLog
@@ -41,7 +41,7 @@ _FRAME_PHASES = (
     ),
     (
         "warm-up",
-        r"in _?(?:wait_and_warmup|execute_server_warmup|send_warmup\w*|event_loop_\w+|run_event_loop)\b",
+        r"in _?(?:wait_and_warmup|execute_server_warmup|send_warmup\w*)\b|\b(?:event_loop_\w+|\w+_event_loop)\b",
     ),
 )
 SERVING = {"http-up", "warm-up", "ready"}
@@ -52,7 +52,8 @@ class Failure:
     """Why a launch failed: the known signature or `UNKNOWN`, the launch phase, cause and remedy in words.
 
     ``evidence`` are the log lines that prove it, ``numbers`` where they stand in the log (from 1; 0: elsewhere),
-    ``reference`` is where more is written about it. ``rank`` is whose failure it is.
+    ``reference`` is where more is written about it. ``rank`` is whose failure it is, ``said`` what the log itself says
+    of it (it is part of ``cause``, in brackets).
     """
 
     signature: str
@@ -63,6 +64,7 @@ class Failure:
     reference: str | None
     numbers: tuple[int, ...] = ()
     rank: str = ""
+    said: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The failure as data, all of it."""
@@ -76,11 +78,18 @@ class Failure:
         }
 
 
+#: Of a line so much is looked at; an error message is shorter, a dump of a request may be a megabyte.
+_LOOK = 8192
+
+
 class Evidence:
-    """The lines of one log (pieces of progress bars left out)."""
+    """The lines of one log (pieces of progress bars left out, long lines cut)."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
-        self.lines = [line for line in lines if not line.piece]
+        whole = [line for line in lines if not line.piece]
+        self.lines = [
+            line if len(line.text) <= _LOOK else replace(line, text=line.text[:_LOOK]) for line in whole
+        ]
 
     def show(self, positions: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         kept = [position for position in dict.fromkeys(positions) if 0 <= position < len(self.lines)]
@@ -89,7 +98,8 @@ class Evidence:
         return tuple(line.text.strip()[:500] for line in lines), tuple(line.number for line in lines)
 
     def around(self, index: int, before: int, after: int) -> list[int]:
-        return list(range(max(0, index - before), min(len(self.lines), index + after + 1)))
+        near = range(max(0, index - before), min(len(self.lines), index + after + 1))
+        return [at for at in near if at == index or not CONSEQUENCE.search(self.lines[at].text)]
 
     def tail(self) -> list[int]:
         return list(range(max(0, len(self.lines) - 3), len(self.lines)))

@@ -28,6 +28,8 @@ _SECONDARY = re.compile(
 )
 _EMPTY_EXCEPTIONS = ("EOFError", "BrokenPipeError", "ConnectionResetError", "KeyboardInterrupt", "SystemExit")
 _KILLED_BY = re.compile(r"Killed process (\d+) \(([^)]{1,40})\)|task=([^,]{1,40}),pid=(\d+)")
+#: So much of what the log says is kept with the cause.
+_SAID = 300
 #: A telling line is looked for so many lines before a generic traceback.
 _BEFORE = 400
 
@@ -120,7 +122,8 @@ class _Search(Evidence):
 
     def known(self, event: Trace | Signature, index: int) -> Failure | None:
         if isinstance(event, Signature):
-            return self.failure(event, self.around(index, 2, 1), self.phase_at(index), index)
+            said = message_of(self.lines[index].text)
+            return self.failure(event, self.around(index, 2, 1), self.phase_at(index), said)
         signature = match(event)
         if signature is None:
             return None
@@ -130,10 +133,9 @@ class _Search(Evidence):
             for position, line in enumerate(near, max(0, event.first - _BEFORE)):
                 told = _telling(line.text)
                 if told is not None:
-                    return self.failure(
-                        told, [*self.around(position, 0, 1), *event.shown], phase, event.first
-                    )
-        return self.failure(signature, event.shown, phase, event.first, event.rank)
+                    shown = [*self.around(position, 0, 1), *event.shown]
+                    return self.failure(told, shown, phase, message_of(line.text), event.rank)
+        return self.failure(signature, event.shown, phase, _innermost(event), event.rank)
 
     def by_kernel(self) -> Failure | None:
         """What the kernel's messages, or systemd's, prove."""
@@ -142,7 +144,7 @@ class _Search(Evidence):
                 if not one.regex.search(line.text):
                     continue
                 killed = _KILLED_BY.search(line.text)
-                failure = self.failure(one, [], self.reached, None)
+                failure = self.failure(one, [], self.reached)
                 if killed:
                     who = killed[2] or killed[3]
                     failure = replace(
@@ -152,7 +154,7 @@ class _Search(Evidence):
                 return replace(failure, evidence=(line.text[:500],), numbers=(at,))
         if self.unit_says() == "host_oom":
             one = next(one for one in found_in("kernel") if one.id == "host_oom")
-            return self.failure(one, self.tail(), self.reached, None)
+            return self.failure(one, self.tail(), self.reached)
         return None
 
     def by_consequence(self, fatal: Sequence[Trace], primary: Sequence[Trace]) -> Failure | None:
@@ -177,12 +179,11 @@ class _Search(Evidence):
         for trace in harmless:
             signature = match(trace)
             if signature is not None:
-                return self.failure(signature, trace.shown, self.phase_of(trace), trace.first, trace.rank)
-        return (
-            self.unknown(harmless[0])
-            if harmless
-            else (said or endings.silence(self, self.unit, self.reached))
-        )
+                told = _innermost(trace)
+                return self.failure(signature, trace.shown, self.phase_of(trace), told, trace.rank)
+        if harmless:
+            return self.unknown(harmless[0])
+        return said or endings.silence(self, self.unit, self.reached)
 
     def by_secondary(self) -> Failure | None:
         quick = any_of("secondary")
@@ -200,7 +201,7 @@ class _Search(Evidence):
                 phase = self.phase_at(index)
                 if one.id == "host_oom" and phase in SERVING:
                     return endings.killed(self, index, phase)
-                return self.failure(one, self.around(index, 2, 1), phase, index)
+                return self.failure(one, self.around(index, 2, 1), phase, message_of(text))
         return None
 
     def by_stall(self, phase: str) -> Failure:
@@ -237,15 +238,17 @@ class _Search(Evidence):
     # Help
 
     def failure(
-        self, one: Signature, positions: Sequence[int], phase: str, index: int | None, rank: str = ""
+        self, one: Signature, positions: Sequence[int], phase: str, said: str = "", rank: str = ""
     ) -> Failure:
+        """A known failure; ``said`` is what the log says of it, kept with the cause."""
         lines, numbers = self.show(positions)
         here = phase if phase != PHASES[0] else one.phase or phase
-        cause = one.cause
         signature = one.id
         if signature == "cuda_oom_load" and here in ("capture", *SERVING):
             signature = "capture_oom" if here == "capture" else "cuda_oom"
-        return Failure(signature, here, cause, one.remedy, lines, one.reference, numbers, rank)
+        said = " ".join(said.split())[:_SAID]
+        cause = f"{one.cause} ({said})" if said else one.cause
+        return Failure(signature, here, cause, one.remedy, lines, one.reference, numbers, rank, said)
 
 
 def match(trace: Trace) -> Signature | None:

@@ -65,7 +65,8 @@ class Line:
     """One line, or one piece of a progress bar (``piece``: a carriage return ended it).
 
     ``number`` counts from 1 as an editor counts. ``stamp`` is the time in front of the line in seconds, its zero
-    being whatever that clock's is; None without one. ``source``: ``engine``, ``systemd`` or ``kernel``.
+    being whatever that clock's is (``relative``: the start); None without one. ``source``: ``engine``, ``systemd`` or
+    ``kernel``.
     """
 
     number: int
@@ -73,6 +74,7 @@ class Line:
     stamp: float | None = None
     source: str = "engine"
     piece: bool = False
+    relative: bool = False
 
 
 def decode(data: bytes) -> str:
@@ -114,7 +116,7 @@ def _plain(line: Line) -> Line:
     text = line.text
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    stamp, source, piece = line.stamp, line.source, line.piece
+    stamp, source, piece, relative = line.stamp, line.source, line.piece, line.relative
     for _ in range(4):
         if not text or _OWN.match(text):
             break
@@ -123,14 +125,15 @@ def _plain(line: Line) -> Line:
             break
         said = found.groupdict()
         text = text[found.end() :]
-        stamp = _stamp(said) if stamp is None else stamp
+        if stamp is None:
+            stamp, relative = _stamp(said), bool(said.get("seconds"))
         piece = piece or said.get("end") == "R"
         ident = said.get("ident")
         if ident:
             source = {"systemd": "systemd", "kernel": "kernel"}.get(ident, source)
     if source == "engine" and text.startswith(("NVRM: ", "oom-kill:", "Out of memory: Killed process")):
         source = "kernel"
-    return Line(line.number, text, stamp, source, piece)
+    return Line(line.number, text, stamp, source, piece, relative)
 
 
 def _stamp(said: dict[str, str | None]) -> float | None:

@@ -101,6 +101,8 @@ def journal_lines(entry: Json) -> Iterator[Json]:
     if isinstance(message, list):
         message = bytes(message).decode("utf-8", "replace")
     source = "systemd" if entry.get("_PID") == "1" else "engine"
+    if entry.get("_TRANSPORT") == "kernel":
+        source = "kernel"
     stamp = int(entry.get("__REALTIME_TIMESTAMP") or 0) / 1e6
     parts = re.split(r"(\r\n|[\r\n])", message or "")
     for text, end in zip(parts[::2], [*parts[1::2], ""]):

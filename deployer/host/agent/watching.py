@@ -260,6 +260,8 @@ def journal(session: Session, args: Json, call: Call) -> Json:
     if args.get("invocation_id"):
         invocation = args["invocation_id"]
         matches = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}", "_PID=1"]
+    if args.get("kernel"):
+        matches = ["_TRANSPORT=kernel"]
     for entry in journal_entries(call, unit, options, matches):
         for line in journal_lines(entry):
             call.emit(line)

@@ -1,0 +1,118 @@
+"""Where a diagnosis takes its log from: a file, a release that is kept on the host, the service's last run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from deployer.deploy import logs
+from deployer.deploy.model import Json
+from deployer.deploy.session import Session
+from deployer.errors import AgentError, UsageError
+from deployer.sglang.diagnosis import Diagnosis, diagnose
+from deployer.sglang.logtext import MAX_BYTES, Line, decode, plain, read
+from deployer.sglang.server_info import redact
+
+#: So much earlier than a run the kernel's messages are looked at: it may kill before systemd notices.
+_KERNEL_BEFORE = 60.0
+#: Control characters that a log may well hold.
+_TEXT_CONTROLS = frozenset(b"\t\n\r\x0b\x0c\x1b\x08\x07")
+
+
+def of_file(path: str) -> Diagnosis:
+    """The diagnosis of a log file, compressed or not; ``-`` is standard input. UsageError where it cannot be read."""
+    data = _bytes(path)
+    head = data[:4096]
+    compressed = head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ"))
+    marked = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+    strange = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
+    if not (compressed or marked) and strange * 10 > len(head):
+        raise UsageError(
+            f"{path} is not a text file, so it is no log", remedy="name the server's log, or pipe it in"
+        )
+    text = decode(data)
+    if data and not text:
+        raise UsageError(f"{path} cannot be unpacked: it is damaged", remedy="copy it again")
+    return diagnose(read(redact(text)), extra={"source": "standard input" if path == "-" else path})
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(MAX_BYTES)
+        with Path(path).open("rb") as file:
+            return file.read(MAX_BYTES)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(
+            f"{path} cannot be read: {why}", remedy="name a log file, or - for standard input"
+        ) from error
+
+
+def of_release(session: Session, number: int) -> Diagnosis:
+    """The diagnosis of a release's last start: its journal where the host still has it, else what the release kept."""
+    manifest = logs.release_manifest(session, number)
+    release = str(manifest.get("release"))
+    extra: Json = {"source": f"release {release}", "release": release, "state": manifest.get("state")}
+    lines = _journal(session, str(manifest.get("invocation_id") or ""))
+    if not lines:
+        extra["source"] = f"what release {release} kept"
+        kept: str | None = None
+        with suppress(AgentError):
+            kept = session.client.release_read(session.service.name, release, ["log.txt"]).files.get(
+                "log.txt"
+            )
+        failure = manifest.get("failure") or {}
+        lines = read(kept or "\n".join(failure.get("log_tail") or []))
+    failure = manifest.get("failure") or {}
+    if failure:
+        extra["recorded"] = {name: failure.get(name) for name in ("signature", "phase", "cause", "remedy")}
+    if manifest.get("timeline"):
+        extra["recorded_timeline"] = manifest["timeline"]
+    running = session.state().running
+    serves = running is not None and running.release == release
+    return diagnose(lines, running=True if serves else None, extra=extra)
+
+
+def of_service(session: Session) -> Diagnosis:
+    """The diagnosis of the service's run under way, or of its last one."""
+    state = session.state()
+    unit = state.unit
+    lines = _journal(session, unit.invocation_id)
+    if not lines:
+        kept = [str(item["invocation_id"]) for item in state.releases if item.get("invocation_id")]
+        lines = _journal(session, kept[-1]) if kept else []
+    first = next((line.stamp for line in lines if line.stamp), None)
+    kernel = list(_kernel(session, first)) if first else []
+    ended = unit.active not in ("active", "activating", "reloading")
+    facts = {"result": unit.result, "exec_code": unit.exec_code, "exec_status": unit.exec_status}
+    extra: Json = {
+        "source": f"{session.unit} on {session.host_config.name}",
+        "unit": {"active": unit.active, "sub": unit.sub, "restarts": unit.restarts, **facts},
+        "kernel_messages": len(kernel),
+    }
+    failed = ended and unit.result not in ("", "success")
+    return diagnose(lines, facts if failed else None, kernel, running=not ended, extra=extra)
+
+
+def _journal(session: Session, invocation: str) -> list[Line]:
+    """What a run of the unit logged."""
+    if not invocation:
+        return []
+    lines: list[Line] = []
+    for number, entry in enumerate(logs.entries(session, invocation_id=invocation, follow=False), 1):
+        source = str(entry.get("source") or "engine")
+        stamp = float(entry.get("t") or 0.0) or None
+        lines.append(Line(number, plain(str(entry["text"])), stamp, source, bool(entry.get("piece"))))
+    return lines
+
+
+def _kernel(session: Session, since: float) -> Iterator[Line]:
+    """The kernel's messages since then, as far as the host's journal shows them."""
+    asked = {"since": max(0.0, min(since, time.time()) - _KERNEL_BEFORE), "kernel": True, "follow": False}
+    with suppress(AgentError):
+        for entry in logs.entries(session, **asked):
+            yield Line(0, str(entry["text"]), float(entry.get("t") or 0.0), "kernel")

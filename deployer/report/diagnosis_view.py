@@ -1,0 +1,73 @@
+"""How a diagnosis looks: the verdict in one line, how far the launch came, cause, remedy and evidence."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from deployer.report.launch_view import duration
+from deployer.sglang.diagnosis import Diagnosis
+
+_STYLE = {"failed": "red", "stopped": "yellow", "no-failure": "green"}
+_MARK = {"failed": "✗", "stopped": "■", "no-failure": "✓"}
+
+
+def diagnosis_view(found: Diagnosis) -> RenderableType:
+    """A diagnosis for people."""
+    style = _STYLE[found.outcome]
+    failure = found.failure
+    verdict = Text.assemble((f"{_MARK[found.outcome]} ", style), (found.verdict, f"bold {style}"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    if failure is not None:
+        table.add_row("signature", Text(failure.signature))
+    table.add_row("reached", Text(_timeline(found)))
+    if failure is not None and found.outcome == "failed":
+        table.add_row("cause", Text(failure.cause))
+    if failure is not None:
+        table.add_row("remedy", Text(failure.remedy))
+        if failure.reference:
+            table.add_row("reference", Text(failure.reference))
+    if recorded := found.extra.get("recorded"):
+        table.add_row("recorded", Text(f"{recorded['signature']}: {recorded['cause']}"))
+    if unit := found.extra.get("unit"):
+        said = f"{unit['active']} ({unit['sub']}), result {unit['result'] or 'none'}, {unit['restarts']} restarts"
+        table.add_row("unit", Text(said))
+    if source := found.extra.get("source"):
+        table.add_row("read", Text(str(source)))
+    if found.starts > 1:
+        before = ", ".join(found.earlier)
+        table.add_row("starts", Text(f"the last of {found.starts}; those before: {before}"))
+    parts: list[RenderableType] = [verdict, table]
+    if rows := _evidence(found):
+        parts += [Text("evidence" if failure else "last lines", style="bold"), rows]
+    if found.notes:
+        parts.append(Text("warnings that good launches print too", style="bold"))
+        parts += [Text(f"  {note}", style="dim") for note in found.notes]
+    return Group(*parts)
+
+
+def _timeline(found: Diagnosis) -> str:
+    """The phases with their times, where the log has them."""
+    spans = found.state.spans
+    if not found.timed:
+        return f"{found.state.phase} (the log has no times)"
+    return ", ".join(f"{span.name} {duration(span.seconds)}" for span in spans)
+
+
+def _evidence(found: Diagnosis) -> RenderableType | None:
+    failure = found.failure
+    if failure is not None:
+        rows = list(zip(failure.numbers, failure.evidence, strict=False))
+    else:
+        rows = [(line.number, line.text.strip()[:500]) for line in found.tail]
+    if not rows:
+        return None
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="dim", width=8)
+    table.add_column()
+    for number, text in rows:
+        table.add_row(str(number) if number else "kernel", Text(text))
+    return table
