@@ -22,6 +22,10 @@ demo: $(STAMP) rehearsal-programs ## the whole job on a practice host, no GPU ne
 	@$(if $(SUDO),$(SUDO) -v)
 	@$(PYTHON_ENV) -m deployer.rehearsal.demo
 
+demo-sglang: $(STAMP) rehearsal-programs ## the same with the real SGLang, on the CPU (3 GB once)
+	@$(if $(SUDO),$(SUDO) -v)
+	@$(PYTHON_ENV) -m deployer.rehearsal.demo sglang
+
 test: $(STAMP) rehearsal-programs ## all tests, those on practice hosts included
 	@tools/test.sh $(PYTHON_ENV) $(ARGS)
 
@@ -59,15 +63,15 @@ apply: $(STAMP) ## put a profile live, or stay with the one that is
 rollback: $(STAMP) ## back to the profile that was live before
 	@$(PYTHON_ENV) -m deployer rollback $(ARGS)
 
-down: $(STAMP) ## remove the practice host
-	@$(PYTHON_ENV) -m deployer rehearse down
+down: $(STAMP) ## remove the practice hosts of the demos
+	@for set in default sglang; do $(PYTHON_ENV) -m deployer rehearse down --name $$set || exit; done
 
 format: $(STAMP) ## bring the code into its usual form
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-clean: ## remove the practice host of the demo, environment and caches
-	@test ! -x $(PYTHON_ENV) || $(PYTHON_ENV) -m deployer rehearse down
+clean: ## remove the practice hosts of the demos, environment and caches
+	@test ! -x $(PYTHON_ENV) || for set in default sglang; do $(PYTHON_ENV) -m deployer rehearse down --name $$set; done
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find deployer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -32,8 +32,16 @@ def shipped_inventory(engine: str = "standin") -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def rerun_hint() -> str:
-    """What to do with the host that `make demo` leaves."""
+def rerun_hint(engine: str = "standin") -> str:
+    """What to do with the host that a demo leaves."""
+    if engine == "sglang":
+        inventory = shipped_inventory(engine)
+        return (
+            f"The practice host is still up: `.venv/bin/deployer -i {inventory} status` looks at it, "
+            f"`.venv/bin/deployer -i {inventory} apply tp2` goes on, `.venv/bin/deployer rehearse down --name "
+            f"{SGLANG_SET}` removes it.\n(The prepared SGLang stays for the next time; `.venv/bin/deployer rehearse "
+            "clean` removes that too.)"
+        )
     return (
         "The practice host is still up: `make status` looks at it, `make apply PROFILE=ep8 ARGS=--yes` goes on, "
         "`make down` removes it.\n"

@@ -1,4 +1,9 @@
-"""The demonstration behind `make demo`: the whole job on a practice host, by the commands anyone would type."""
+"""The demonstrations behind `make demo` and `make demo-sglang`: the whole job on a practice host, by the commands that
+anyone would type.
+
+    python -m deployer.rehearsal.demo            the story of eight GPUs, on the stand-in engine
+    python -m deployer.rehearsal.demo sglang     the real SGLang, on the CPU
+"""
 
 from __future__ import annotations
 
@@ -6,34 +11,72 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from deployer.rehearsal.commands import rerun_hint
 from deployer.rehearsal.host import find
+from deployer.rehearsal.sets import DEFAULT_SET, SGLANG_SET
 
-COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("rehearse", "up"),
-    ("apply", "tp8", "--yes"),
-    ("apply", "pp8-async", "--yes"),
-    ("status",),
-    ("history",),
-    ("compare", "tp8", "pp8-async"),
-    ("rollback", "--yes"),
-    ("status",),
-)
+Words = tuple[str, ...]
 
 
-def main() -> int:
-    """Run the commands one after the other; stop at the first that fails, with its exit code."""
+@dataclass(frozen=True)
+class Demo:
+    """Commands in order, and the set of practice hosts that they are for."""
+
+    set: str
+    commands: tuple[Words, ...]
+
+
+DEMOS = {
+    "standin": Demo(
+        DEFAULT_SET,
+        (
+            ("rehearse", "up"),
+            ("apply", "tp8", "--yes"),
+            ("apply", "pp8-async", "--yes"),
+            ("status",),
+            ("history",),
+            ("compare", "tp8", "pp8-async"),
+            ("rollback", "--yes"),
+            ("status",),
+        ),
+    ),
+    "sglang": Demo(
+        SGLANG_SET,
+        (
+            ("rehearse", "up", "--engine", "sglang"),
+            ("apply", "tp1", "--yes"),
+            ("apply", "pp2", "--yes"),
+            ("apply", "pp2-async", "--yes"),
+            ("status",),
+            ("history",),
+            ("compare", "tp1", "pp2", "pp2-async"),
+            ("rollback", "--yes"),
+            ("status",),
+        ),
+    ),
+}
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run a demo's commands one after the other; stop at the first that fails, with its exit code."""
+    engine = arguments[0] if arguments else "standin"
+    if engine not in DEMOS:
+        print(f"there is no demo {engine}; choose one of {', '.join(DEMOS)}", file=sys.stderr)
+        return 2
+    demo = DEMOS[engine]
     began = time.monotonic()
     width = min(shutil.get_terminal_size().columns, 110)
-    for words in COMMANDS:
+    for words in demo.commands:
         print(
             f"\n\033[1m$ deployer {' '.join(words)}\033[0m"
             if sys.stdout.isatty()
             else f"\n$ deployer {' '.join(words)}"
         )
         sys.stdout.flush()
-        options = () if words[0] == "rehearse" else ("-i", str(find()[0].inventory))
+        options = () if words[0] == "rehearse" else ("-i", str(find(demo.set)[0].inventory))
         finished = subprocess.run(
             [sys.executable, "-m", "deployer", *words, *options], check=False, stdin=subprocess.DEVNULL
         )
@@ -43,9 +86,9 @@ def main() -> int:
             )
             return finished.returncode
     print("\n" + "-" * width)
-    print(f"Done in {time.monotonic() - began:.0f} s. {rerun_hint()}")
+    print(f"Done in {time.monotonic() - began:.0f} s. {rerun_hint(engine)}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

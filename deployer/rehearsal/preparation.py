@@ -1,7 +1,8 @@
 """Something large is made once, step by step, in a folder that many use: resumable, and by one at a time.
 
 A step is done when its marker says so, and the marker is written last, so a step that was broken off is made again.
-A step whose description has changed is made again too, and so are all that come after it.
+A step whose description has changed is made again too, and so are all that come after it. At the end everything is
+synced, once; until then a marker is good for this boot only, as a power cut may take what the step wrote.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployer.errors import HostError
+from deployer.rehearsal import machine
 
 Say = Callable[[str], None]
 Argv = tuple[str, ...]
@@ -61,9 +63,28 @@ def marker(folder: Path, step: Step) -> Path:
 def is_done(folder: Path, step: Step) -> bool:
     """Whether a step was made, to its end and from what it would be made of now."""
     try:
-        return bool(json.loads(marker(folder, step).read_text())["fingerprint"] == step.fingerprint)
+        done = json.loads(marker(folder, step).read_text())
+        return bool(done["fingerprint"] == step.fingerprint and (done["synced"] or done["boot"] == _boot()))
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _mark(folder: Path, step: Step, seconds: float, *, synced: bool) -> None:
+    done = marker(folder, step)
+    done.parent.mkdir(exist_ok=True)
+    fresh = done.with_suffix(".new")
+    content = {
+        "fingerprint": step.fingerprint,
+        "seconds": round(seconds, 1),
+        "boot": _boot(),
+        "synced": synced,
+    }
+    fresh.write_text(json.dumps(content) + "\n")
+    fresh.replace(done)
 
 
 def pending(folder: Path, steps: Sequence[Step]) -> list[Step]:
@@ -94,9 +115,14 @@ def prepare(
             say(f"going on with step {len(steps) - len(left) + 1} of {len(steps)}")
         for step in left:
             marker(folder, step).unlink(missing_ok=True)
+        taken: dict[str, float] = {}
         for number, step in enumerate(left, start=len(steps) - len(left) + 1):
-            _make(folder, step, lock, _numbered(say, f"{number}/{len(steps)}"))
+            taken[step.name] = _make(folder, step, lock, _numbered(say, f"{number}/{len(steps)}"))
         shutil.rmtree(folder / "tmp", ignore_errors=True)
+        if left:
+            machine.run(["sync", "--file-system", str(folder)], timeout=600)
+        for step in left:
+            _mark(folder, step, taken[step.name], synced=True)
 
 
 def _numbered(say: Say, number: str) -> Say:
@@ -121,7 +147,8 @@ def locked(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> Itera
         os.close(handle)
 
 
-def _make(folder: Path, step: Step, lock: int, say: Say) -> None:
+def _make(folder: Path, step: Step, lock: int, say: Say) -> float:
+    """Make one step and mark it; returns the seconds that it took."""
     began = time.monotonic()
     say(step.doing)
     step.before()
@@ -141,13 +168,9 @@ def _make(folder: Path, step: Step, lock: int, say: Say) -> None:
                 remedy=f"read {log}; the same command again goes on with this step",
             )
     seconds, size = time.monotonic() - began, folder_size(folder)
-    done = marker(folder, step)
-    done.parent.mkdir(exist_ok=True)
-    os.sync()  # the marker must not outlive a power cut that the files did not
-    fresh = done.with_suffix(".new")
-    fresh.write_text(json.dumps({"fingerprint": step.fingerprint, "seconds": round(seconds, 1)}) + "\n")
-    fresh.replace(done)
+    _mark(folder, step, seconds, synced=False)
     say(f"done in {seconds:.0f} s; {size_text(size)} in all")
+    return seconds
 
 
 @dataclass

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from deployer.errors import PreflightRefused
-from deployer.rehearsal import container, sets, sglang_env
+from deployer.rehearsal import container, machine, preparation, sets, sglang_env
 from deployer.rehearsal.preparation import Step, complaint, is_done, marker, pending, prepare
 from deployer.rehearsal.sglang_env import Environment, forget_half_installed, require_disk, steps
 
@@ -21,7 +20,7 @@ GROUPS_1 = (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unit tests sync no disks."""
-    monkeypatch.setattr(os, "sync", lambda: None)
+    monkeypatch.setattr(machine, "run", lambda argv, **more: "")
 
 
 def plan(folder: Path, made: list[str], second: str = "1") -> list[Step]:
@@ -86,6 +85,26 @@ def test_a_damaged_marker_is_none(tmp_path: Path, text: str) -> None:
     prepare(tmp_path, steps, say=lambda line: None)
     marker(tmp_path, steps[1]).write_text(text)
     assert [step.name for step in pending(tmp_path, steps)] == ["two", "three"]
+
+
+def test_a_marker_that_was_not_synced_is_good_for_its_boot_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    steps = plan(tmp_path, made)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(tmp_path, [steps[0], Step("two", "", "1", before=stop)], say=lambda line: None)
+    assert is_done(tmp_path, steps[0])
+    with monkeypatch.context() as later:
+        later.setattr(preparation, "_boot", lambda: "another")
+        assert not is_done(tmp_path, steps[0])
+    prepare(tmp_path, steps, say=lambda line: None)
+    monkeypatch.setattr(preparation, "_boot", lambda: "another")
+    assert [is_done(tmp_path, step) for step in steps] == [False, True, True]
 
 
 def test_what_is_refused_is_not_begun(tmp_path: Path) -> None:
