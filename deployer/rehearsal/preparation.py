@@ -73,18 +73,21 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _mark(folder: Path, step: Step, seconds: float, *, synced: bool) -> None:
+def _mark(folder: Path, step: Step, content: Mapping[str, object]) -> None:
     done = marker(folder, step)
     done.parent.mkdir(exist_ok=True)
     fresh = done.with_suffix(".new")
-    content = {
-        "fingerprint": step.fingerprint,
-        "seconds": round(seconds, 1),
-        "boot": _boot(),
-        "synced": synced,
-    }
     fresh.write_text(json.dumps(content) + "\n")
     fresh.replace(done)
+
+
+def _sync(folder: Path, steps: Sequence[Step]) -> None:
+    """From now on the markers are good whatever happens to the machine."""
+    machine.run(["sync", "--file-system", str(folder)], timeout=600)
+    for step in steps:
+        content = json.loads(marker(folder, step).read_text())
+        if not content["synced"]:
+            _mark(folder, step, content | {"synced": True})
 
 
 def pending(folder: Path, steps: Sequence[Step]) -> list[Step]:
@@ -115,14 +118,11 @@ def prepare(
             say(f"going on with step {len(steps) - len(left) + 1} of {len(steps)}")
         for step in left:
             marker(folder, step).unlink(missing_ok=True)
-        taken: dict[str, float] = {}
         for number, step in enumerate(left, start=len(steps) - len(left) + 1):
-            taken[step.name] = _make(folder, step, lock, _numbered(say, f"{number}/{len(steps)}"))
+            _make(folder, step, lock, _numbered(say, f"{number}/{len(steps)}"))
         shutil.rmtree(folder / "tmp", ignore_errors=True)
         if left:
-            machine.run(["sync", "--file-system", str(folder)], timeout=600)
-        for step in left:
-            _mark(folder, step, taken[step.name], synced=True)
+            _sync(folder, steps)
 
 
 def _numbered(say: Say, number: str) -> Say:
@@ -147,8 +147,7 @@ def locked(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> Itera
         os.close(handle)
 
 
-def _make(folder: Path, step: Step, lock: int, say: Say) -> float:
-    """Make one step and mark it; returns the seconds that it took."""
+def _make(folder: Path, step: Step, lock: int, say: Say) -> None:
     began = time.monotonic()
     say(step.doing)
     step.before()
@@ -168,9 +167,9 @@ def _make(folder: Path, step: Step, lock: int, say: Say) -> float:
                 remedy=f"read {log}; the same command again goes on with this step",
             )
     seconds, size = time.monotonic() - began, folder_size(folder)
-    _mark(folder, step, seconds, synced=False)
+    done = {"fingerprint": step.fingerprint, "seconds": round(seconds, 1), "boot": _boot(), "synced": False}
+    _mark(folder, step, done)
     say(f"done in {seconds:.0f} s; {size_text(size)} in all")
-    return seconds
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deployer.errors import HostError, PreflightRefused
-from deployer.rehearsal import preparation
+from deployer.rehearsal import machine, preparation
 from deployer.rehearsal.preparation import Step, is_done, pending, prepare
 from deployer.rehearsal.sglang_env import find_python
 
@@ -20,7 +20,9 @@ from deployer.rehearsal.sglang_env import find_python
 _SLOW = """
 import sys
 from pathlib import Path
+from deployer.rehearsal import machine
 from deployer.rehearsal.preparation import Step, prepare
+machine.run = lambda argv, **more: ""
 folder = Path(sys.argv[1])
 wait = "echo begun; touch begun; for i in $(seq 300); do test -e go && break; sleep 0.1; done; echo x >>made"
 slow = Step("slow", "being slow", "1", commands=(("sh", "-c", wait),))
@@ -36,6 +38,12 @@ def shell(text: str) -> tuple[tuple[str, ...], ...]:
 def begin(folder: Path) -> subprocess.Popen[str]:
     """Prepare the slow step in a process of its own."""
     return subprocess.Popen([sys.executable, "-c", _SLOW, str(folder)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Syncing a disk that others write to takes its time."""
+    monkeypatch.setattr(machine, "run", lambda argv, **more: "")
 
 
 def until(path: Path) -> None:
@@ -68,7 +76,7 @@ def test_the_second_best_is_taken_where_the_best_is_not_to_be_had(tmp_path: Path
 
 def test_a_program_that_is_not_there_fails_the_step(tmp_path: Path) -> None:
     step = Step("one", "doing one", "1", commands=((str(tmp_path / "none"),),))
-    with pytest.raises(HostError, match="cannot be run: .*No such file"):
+    with pytest.raises(HostError, match=r"cannot be run: .*No such file"):
         prepare(tmp_path, [step], say=lambda line: None)
 
 

@@ -34,6 +34,7 @@ TRANSITION: Shape = {
     "started_boottime": NUMBER_OR_NONE,
 }
 STATE_DIR = os.environ.get("DEPLOYER_STATE_DIR", "/var/lib/deployer")
+VOLATILE_DIR = os.environ.get("DEPLOYER_VOLATILE_DIR", "/run/deployer")
 LIVE_DIR = os.environ.get("DEPLOYER_UNIT_DIR", "/usr/local/lib/systemd/system")
 RUN_DIR = os.environ.get("DEPLOYER_RUN_DIR", "/run/systemd/system")
 WANTS_DIR = os.environ.get("DEPLOYER_WANTS_DIR", "/etc/systemd/system/multi-user.target.wants")

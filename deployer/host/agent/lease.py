@@ -13,12 +13,15 @@ from typing import Any, Iterator, List, Optional
 
 from .base import (
     BOOT_ID,
+    SCHEMA,
     STATE_DIR,
+    VOLATILE_DIR,
     Fail,
     Json,
     Shape,
     boottime,
     read_intact,
+    read_json,
     service_dir,
     set_aside,
     write_json,
@@ -33,6 +36,7 @@ LEASE: Shape = {
     "expires_boottime": (int, float),
     "ttl": (int, float),
 }
+RENEWAL: Shape = {"generation": int, "token": str, "expires_boottime": (int, float)}
 LOCK_WAIT = 60.0  # the lock is held for moments only; longer means something is wrong
 
 
@@ -62,9 +66,34 @@ def lease_path() -> str:
     return os.path.join(STATE_DIR, "lease.json")
 
 
+def renewal_path() -> str:
+    return os.path.join(VOLATILE_DIR, "renewal.json")
+
+
 def read_lease(problems: Optional[List[str]] = None) -> Optional[Json]:
-    """The lease's file. A damaged one counts as no lease."""
-    return read_intact(lease_path(), LEASE, problems)
+    """The lease's file, with its last renewal. A damaged one counts as no lease."""
+    raw = read_intact(lease_path(), LEASE, problems)
+    if raw and raw["state"] == "held" and raw["boot_id"] == BOOT_ID:
+        with contextlib.suppress(Fail, OSError):
+            renewal = read_json(renewal_path(), RENEWAL)
+            if renewal and (renewal["generation"], renewal["token"]) == (raw["generation"], raw["token"]):
+                raw["expires_boottime"] = max(raw["expires_boottime"], renewal["expires_boottime"])
+    return raw
+
+
+def write_renewal(raw: Json) -> None:
+    """Keep how long the lease is good now: in memory, because a disk that is busy (a download, a checkpoint being
+    read) can take longer to sync than a lease lives. A lease does not outlive the boot anyway.
+    """
+    kept = {name: raw[name] for name in RENEWAL}
+    try:
+        os.makedirs(VOLATILE_DIR, mode=0o755, exist_ok=True)
+        fd = os.open(renewal_path() + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(dict(kept, schema=SCHEMA), file)
+        os.rename(renewal_path() + ".new", renewal_path())
+    except OSError:
+        write_json(lease_path(), raw, 0o600)
 
 
 def first_generation() -> int:
@@ -147,7 +176,7 @@ class Session:
         with locked():
             raw = self.own(expired_too=True)
             raw["expires_boottime"] = boottime() + raw["ttl"]
-            write_json(lease_path(), raw, 0o600)
+            write_renewal(raw)
             return {"expires_in": raw["ttl"]}
 
     def finish(self, state: str) -> None:

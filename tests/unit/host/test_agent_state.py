@@ -36,6 +36,7 @@ DAMAGE = [
 def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for module in (base, lease, reading):
         monkeypatch.setattr(module, "STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(lease, "VOLATILE_DIR", str(tmp_path / "run"))
     (tmp_path / "kimi" / "releases").mkdir(parents=True)
     return tmp_path
 
@@ -104,6 +105,46 @@ def test_a_damaged_lease_is_no_lease_and_still_fences(state: Path, text: str) ->
         pass
     second.finish("released")
     assert first.acquire(OWNER, "kimi", "", 60.0)["generation"] == after["generation"] + 1
+
+
+def test_a_renewal_waits_for_no_disk(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = lease.Session()
+    session.acquire(OWNER, "kimi", "", 60.0)
+    written = (state / "lease.json").read_text()
+    monkeypatch.setattr(lease, "boottime", lambda: base.boottime() + 1000)
+    assert not (lease.lease_view(lease.read_lease()) or {})["valid"]
+    with monkeypatch.context() as slow:
+        slow.setattr(os, "fsync", lambda fd: pytest.fail("a renewal synced a disk"))
+        session.renew()
+    assert (state / "lease.json").read_text() == written
+    assert (lease.lease_view(lease.read_lease()) or {})["expires_in"] == pytest.approx(60, abs=1)
+    session.finish("released")
+    assert not (lease.lease_view(lease.read_lease()) or {})["valid"]
+
+
+@pytest.mark.parametrize("text", [*DAMAGE, None])
+def test_a_renewal_of_another_lease_or_a_damaged_one_counts_for_nothing(
+    state: Path, text: str | None
+) -> None:
+    first, second = lease.Session(), lease.Session()
+    first.acquire(OWNER, "kimi", "", 6000.0)
+    first.renew()
+    first.finish("released")
+    second.acquire(OWNER, "kimi", "", 60.0)
+    if text is not None:
+        (state / "run/renewal.json").write_text(text)
+    assert (lease.lease_view(lease.read_lease()) or {})["expires_in"] == pytest.approx(60, abs=1)
+    second.renew()
+    assert (lease.lease_view(lease.read_lease()) or {})["valid"]
+
+
+def test_where_memory_takes_nothing_a_renewal_goes_to_the_disk(state: Path) -> None:
+    (state / "run").write_text("not a folder")
+    session = lease.Session()
+    session.acquire(OWNER, "kimi", "", 60.0)
+    before = (state / "lease.json").read_text()
+    session.renew()
+    assert (state / "lease.json").read_text() != before
 
 
 @pytest.mark.parametrize("text", DAMAGE)
