@@ -91,10 +91,6 @@ def wait_gone(pids: Sequence[int], patience: float = 15.0) -> None:
 # Control groups
 
 
-#: Weight of all practice hosts together; a process outside of them has 1024.
-_CPU_SHARES = 8192
-
-
 def control_groups(name: str) -> list[Path]:
     """Fresh control groups for one host, one in each hierarchy; [] where systemd hands them out itself.
 
@@ -110,10 +106,6 @@ def control_groups(name: str) -> list[Path]:
                 mine = folder / parent_file
                 if mine.exists() and not mine.read_text().strip():
                     mine.write_text((folder.parent / parent_file).read_text())
-        # All hosts together would count as one of the machine's processes; each of theirs is one as well.
-        shares = path.parent / "cpu.shares"
-        if shares.exists():
-            shares.write_text(str(_CPU_SHARES))
         made.append(path)
     return made
 

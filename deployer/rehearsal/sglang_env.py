@@ -23,6 +23,7 @@ from deployer.rehearsal.preparation import (
     Step,
     folder_size,
     locked,
+    marker,
     pending,
     prepare,
     size_text,
@@ -306,13 +307,13 @@ def ensure(say: Say) -> Environment:
     """
     require_processor()
     where = environment()
-    usable = where.python.exists() and not _probe(str(where.python))[0]
-    if not usable:
-        (where.folder / "done/venv.json").unlink(missing_ok=True)
-    interpreter = where.python if usable else find_python().file
-    plan = steps(where, str(interpreter))
-    if pending(where.folder, plan):
+    plan = steps(where, "")
+    if not pending(where.folder, plan) and _probe(str(where.python))[0]:
+        marker(where.folder, plan[0]).unlink(missing_ok=True)  # the Python it was made with is gone
+    if left := pending(where.folder, plan):
         say(f"preparing SGLang {VERSION} for practice hosts, once: {where.folder}")
+        if left[0].name == plan[0].name:
+            plan = steps(where, str(find_python().file))
     prepare(where.folder, plan, say=say, check=lambda left: require_disk(where.folder, left))
     return where
 

@@ -77,6 +77,7 @@ python = "{python}"
 
 [services.tiny.extra_args]
 device = "cpu"
+sleep-on-idle = true
 enable-metrics = true
 {extra_args}
 
