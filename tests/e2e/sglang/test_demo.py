@@ -1,0 +1,60 @@
+"""`make demo-sglang`, with its hosts in a folder of this test's own and the engine that is prepared already."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployer.rehearsal import hosts, sets, sglang_env
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another folder for sets, in which the prepared engine is the usual one."""
+    sglang_env.ensure(print)
+    engines = sets.engines_folder()
+    folder = Path(f"/var/lib/deployer-rehearsal-test-{os.getpid()}")
+    folder.mkdir()
+    monkeypatch.setenv("DEPLOYER_REHEARSAL_DIR", str(folder))
+    sets.engines_folder().symlink_to(engines)
+    yield
+    hosts.down(sets.SGLANG_SET)
+    sets.engines_folder().unlink()
+    folder.rmdir()
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.timeout(1500)
+def test_make_demo_sglang_tells_the_whole_story() -> None:
+    began = time.monotonic()
+    finished = subprocess.run(
+        ["make", "--no-print-directory", "demo-sglang", f"VENV={sys.prefix}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1400,
+        env={key: value for key, value in os.environ.items() if key != "MAKEFLAGS"},
+    )
+    assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
+    told = finished.stdout
+    for words in (
+        "tp1 is live on tiny as release 0001-tp1",
+        "pp2 is live on tiny as release 0002-pp2",
+        "pp2-async is live on tiny as release 0003-pp2-async",
+        "rolled back: pp2 is live on tiny again as release 0002-pp2",
+        "rehearse down --name sglang",
+    ):
+        assert words in told
+    speeds = re.findall(r"^speed +(\d+) tok/s for one, (\d+) at 2, (\d+) at 8", told, re.MULTILINE)
+    assert all(int(figure) > 0 for row in speeds for figure in row)
+    assert time.monotonic() - began < 1400
