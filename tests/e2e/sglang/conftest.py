@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from deployer.rehearsal import hosts
+from deployer.rehearsal import hosts, sglang_env
 from deployer.rehearsal.host import RehearsalHost
 from deployer.rehearsal.real_engine import MODEL, PYTHON
 from tests.conftest import wipe
@@ -25,6 +25,13 @@ from tests.e2e.conftest import Site, end_children
 _SET = f"test-{os.getpid()}-sglang"
 #: Seconds a whole command may take: a start is 20 to 40 s on two idle processors.
 PATIENCE = 400.0
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Prepare the engine before the first test, whose time limit would not be enough for that."""
+    here = Path(__file__).parent
+    if any(here in item.path.parents for item in session.items) and not session.config.option.collectonly:
+        sglang_env.ensure(print)
 
 
 @dataclass
