@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from deployer.deploy.ending import explain_death
-from deployer.deploy.model import Json, Outcome, Step, Trial, TrialFailed, failure_document
+from deployer.deploy.model import Json, Outcome, Step, Trial, TrialFailed, failure_document, in_short
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import Restored, restore
 from deployer.deploy.session import Session
@@ -115,7 +115,7 @@ class Attempt:
             state = self.session.state()
             running = state.running.release if state.running else "nothing"
             message += f"; live is {state.live.release if state.live else 'nothing'}, running is {running}"
-        self.reporter.failed(message)
+        self.reporter.failed("the change is out of our hands")
         return self._outcome("interrupted", error.exit_code, message, failure=self._describe(error))
 
     def _hand_over(self, failure: Json | None = None) -> Outcome:
@@ -142,7 +142,7 @@ class Attempt:
     def _go_back(
         self, failure: Json, state: str, verdict: Json | None = None, *, interrupted: bool = False
     ) -> Outcome:
-        self.reporter.failed(failure["cause"])
+        self.reporter.failed(in_short(failure))
         while True:
             try:
                 if is_promoted(self.session.state(), self.trial.release):

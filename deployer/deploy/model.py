@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -198,6 +199,12 @@ class Outcome:
             "message": self.message,
             "notes": self.notes,
         }
+
+
+def in_short(failure: Json) -> str:
+    """A failure in a word or two, for the line of its step; its cause is told once, with the outcome."""
+    signature = str(failure["signature"])
+    return "failed" if signature == "unknown" else re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", signature).lower()
 
 
 def failure_document(

@@ -66,7 +66,10 @@ def converge_and_prove(session: Session, reporter: Reporter) -> Restored:
     reporter.step(Step.RESTORE)
     session.changing = True
     restored = _converge(session, reporter)
-    (reporter.done if restored.serving else reporter.failed)(restored.message)
+    if restored.serving:
+        reporter.done(restored.message)
+    else:  # why is told with the outcome
+        reporter.failed(f"{restored.live} does not serve" if restored.live else "nothing is serving")
     return restored
 
 

@@ -217,10 +217,12 @@ def plan_view(
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:
-    """How an apply or rollback ended, with the log tail where it failed."""
+    """How an apply or rollback ended, with the log tail where it failed. The cause is told once."""
     colour = {0: "green", 130: "yellow", 7: "yellow"}.get(outcome.exit_code, "red")
-    failure = outcome.failure
+    failure, message = outcome.failure, outcome.message
     if failure:
+        if message.startswith(failure["cause"]):
+            message = message.removeprefix(failure["cause"]).lstrip(" ;.,:")
         console.print()
         where = f" in {failure['phase']}" if failure.get("phase") else ""
         console.print(f"[red]Failed{escape(where)}:[/red] {escape(failure['cause'])}", highlight=False)
@@ -232,7 +234,8 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
                 console.print(f"  [dim]│[/dim] {escape(line)}", highlight=False, soft_wrap=True)
     for note in outcome.notes:
         console.print(f"[dim]· {escape(note)}[/dim]", highlight=False)
-    console.print(f"[{colour}]{escape(outcome.message)}[/{colour}]", highlight=False)
+    if message:
+        console.print(f"[{colour}]{escape(message)}[/{colour}]", highlight=False)
 
 
 def profiles_view(entries: Iterable[Json], notes: Iterable[str] = ()) -> RenderableType:

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from deployer.config.inventory import Inventory, inventory_from
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.apply import apply
 from deployer.deploy.model import Outcome
 from deployer.deploy.plan import Plan
-from deployer.deploy.reporter import Silent
+from deployer.deploy.reporter import Reporter, Silent
 from deployer.deploy.rollback import converge, resume, rollback
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, ChannelLost, ConsentRequired, DeployerError, Refused
 from deployer.host.fake import Engine, FakeHost, FakeWorld
+from deployer.report.terminal import TerminalReporter
+from deployer.report.views import print_outcome
 
 GIB = 1024**3
 LIVE = "0001-tp1"
@@ -115,10 +118,10 @@ def session(made: FakeWorld, command: str = "test") -> Session:
     return Session(found.service(), found.host("gpu1"), lambda config: FakeHost(made), command=command)
 
 
-def run(made: FakeWorld, profile: str, consent: Any = None) -> Outcome:
+def run(made: FakeWorld, profile: str, consent: Any = None, reporter: Reporter | None = None) -> Outcome:
     wanted = load_profile(profile, profile_folders())
     with session(made) as opened:
-        return apply(opened, wanted, Silent(), consent or Agreed())
+        return apply(opened, wanted, reporter or Silent(), consent or Agreed())
 
 
 @pytest.fixture
@@ -224,6 +227,28 @@ def test_the_gate_decides(live_world: FakeWorld, document: dict[str, Any], outco
     result = run(live_world, "tp2")
     assert (result.outcome, result.exit_code) == (outcome, code)
     restored(live_world)
+
+
+@pytest.mark.parametrize("how", ["dies", "not-in-effect", "out-of-our-hands", "nothing-left"])
+def test_the_cause_of_a_failure_is_told_once(live_world: FakeWorld, how: str) -> None:
+    if how == "out-of-our-hands":
+        live_world.faults["promote"] = [AgentError("lease-lost", "taken over")]
+    else:
+        died = {"dies": {"fails_after": 0.0}, "nothing-left": {"fails_after": 0.0}}.get(how, {})
+        live_world.engines["0002-tp2"] = engine(TP1, **died)
+    if how == "nothing-left":
+        live_world.engines[LIVE] = engine(TP1, fails_after=0.0)
+    console = Console(width=1000, color_system=None)
+    with console.capture() as captured:
+        outcome = run(live_world, "tp2", reporter=TerminalReporter(console))
+        print_outcome(console, outcome)
+    shown = captured.get()
+    assert outcome.failure
+    assert shown.count(outcome.failure["cause"]) == (2 if how == "nothing-left" else 1)  # it died of the same
+    assert shown.count(outcome.message) <= 1 + (outcome.exit_code == 5)
+    marks = [line for line in shown.splitlines() if line.startswith("✗")]
+    assert len(marks) == (2 if how == "nothing-left" else 1)
+    assert all(len(line) < 80 for line in marks)
 
 
 def test_nothing_live_and_a_bad_candidate_is_down() -> None:
