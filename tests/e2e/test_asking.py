@@ -21,26 +21,22 @@ def test_what_sglang_refuses_is_refused_before_the_old_server_is_touched(
 ) -> None:
     site = live_site
     before = site.invocation()
-    write_profile(site, "pages", "[memory]\nchunked_prefill_size = 8192\n[extra_args]\npage-size = 3\n")
-    wanted = "chunked_prefill_size must be divisible by page_size"
-    document = site.json("apply", "pages", "--yes", expect=3)
+    # A word that the table of this version cannot be sure of is left to SGLang's own parser.
+    write_profile(site, "words", '[extra_args]\ngrammar-backend = "xgrammer"\n')
+    wanted = "invalid choice: 'xgrammer'"
+    document = site.json("apply", "words", "--yes", expect=3)
     assert (document["outcome"], document["failure"]["phase"]) == ("refused", "validate")
     assert wanted in document["message"]
     [kept] = [path for path in cache.glob("deployer/asked/*") if wanted in path.read_text()]
 
-    # The second time the answer is the one that was kept.
+    # From then on the answer is the one that was kept.
     kept.write_text(kept.read_text().replace(wanted, "as it was said before"))
-    assert "as it was said before" in site.json("apply", "pages", "--yes", expect=3)["message"]
-    [objection] = site.json("plan", "pages")["objections"]
-    assert objection["code"] == "engine-refuses"
-
-    [checked] = site.json("check", "pages", "--on-host", expect=2)["checked"]
+    assert "as it was said before" in site.json("apply", "words", "--yes", expect=3)["message"]
+    planned = site.json("plan", "words")
+    assert [item["code"] for item in planned["objections"]] == ["engine-refuses"]
+    assert "may be incomplete, so SGLang itself decides" in "".join(planned["notes"])
+    [checked] = site.json("check", "words", "--on-host", expect=2)["checked"]
     assert checked["asked"]["verdict"] == "refused"
-
-    # A word that the shipped table cannot be sure of is left to SGLang's own parser.
-    write_profile(site, "words", '[attention]\nbackend = "flashinfre"\n')
-    assert "may be incomplete, so SGLang itself decides" in "".join(site.json("plan", "words")["notes"])
-    assert "invalid choice: 'flashinfre'" in site.json("apply", "words", "--yes", expect=3)["message"]
 
     assert site.invocation() == before
     assert site.live() == "0001-tp2"
@@ -67,7 +63,7 @@ def test_flags_are_learned_and_come_first(live_site: Site) -> None:
     assert [name for name, row in rows.items() if row["learned"]] == ["0.5.12.post1"]
 
     # Its choices are sure: what is not among them is refused without asking SGLang.
-    write_profile(site, "words", '[attention]\nbackend = "flashinfre"\n')
-    assert "did you mean flashinfer?" in json.dumps(site.json("plan", "words", expect=2))
+    write_profile(site, "words", '[extra_args]\ngrammar-backend = "xgrammer"\n')
+    assert "did you mean xgrammar?" in json.dumps(site.json("plan", "words", expect=2))
     path.write_text("{")
     assert "learn" in site.json("plan", "tp2", expect=2)["error"]["remedy"]
