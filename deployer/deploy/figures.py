@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from deployer.deploy.model import Json
 
 
-def estimate(manifests: Sequence[Json], profile: str) -> list[Json] | None:
-    """The timeline of the last start of this profile, else of this service; None without one."""
-    known = [item for item in manifests if item.get("timeline")]
+def earlier_start(manifests: Sequence[Json], profile: str) -> tuple[list[Json], str] | None:
+    """The timeline of the last start of this profile that became ready, else of this service's, and its release.
+
+    None without one. A start that failed on its way tells nothing of how long one takes.
+    """
+    known = [
+        item for item in manifests if any(span.get("name") == "ready" for span in item.get("timeline") or ())
+    ]
     same = [item for item in known if item.get("profile") == profile]
     chosen = same or known
-    return list(chosen[-1]["timeline"]) if chosen else None
+    return (list(chosen[-1]["timeline"]), str(chosen[-1].get("release") or "")) if chosen else None
 
 
 def summary(bench: Json) -> Json:

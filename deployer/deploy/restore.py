@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from deployer.deploy.figures import earlier_start
 from deployer.deploy.following import converge_arguments, drain
 from deployer.deploy.model import Json, Step, Trial
 from deployer.deploy.reporter import Reporter
@@ -93,6 +94,8 @@ def _converge(session: Session, reporter: Reporter) -> Restored:
         return Restored(live, False, f"{live} is live on disk but is not running")
     address, port = session.endpoint(state, live)
     started = {"invocation_id": answer["invocation_id"], "cursor": answer.get("cursor")}
+    manifest = state.manifest(live) or {}
+    timeline, source = earlier_start(state.releases, str(manifest.get("profile"))) or (None, None)
     result = wait_ready(
         session.client.host,
         service=session.service.name,
@@ -103,6 +106,9 @@ def _converge(session: Session, reporter: Reporter) -> Restored:
         deadline=session.service.deadlines.start,
         on_update=reporter.launch,
         api_key=session.api_key(live),
+        estimate=timeline if answer.get("started") else None,
+        estimate_from=source,
+        model_bytes=session.model_bytes(manifest.get("argv") or ()) if answer.get("started") else None,
     )
     did = "was started again but does not serve" if answer.get("started") else "runs but does not serve"
     if not result.ready:

@@ -132,6 +132,15 @@ class Session:
             gpus=facts,
         )
 
+    def model_bytes(self, argv: Sequence[str]) -> int | None:
+        """The size of the model that a server with these arguments loads; None where it is not on the host."""
+        paths = [argv[index + 1] for index, word in enumerate(argv[:-1]) if word == "--model-path"]
+        path = paths[-1] if paths else self.service.model
+        if not path.startswith("/"):
+            return None
+        model = self.client.observe({self.service.name: self.service.port}, model=path).model
+        return (model.weight_bytes or model.bytes) if model is not None and model.exists else None
+
     def state(self) -> ServiceState:
         """The service's part of `observe`."""
         return self.observe().services[self.service.name]

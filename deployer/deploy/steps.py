@@ -11,7 +11,7 @@ from deployer.bench.gate import Verdict
 from deployer.bench.runner import run_benchmark
 from deployer.config.inventory import ServiceConfig
 from deployer.deploy.ending import stop_unit
-from deployer.deploy.figures import estimate, summary
+from deployer.deploy.figures import earlier_start, summary
 from deployer.deploy.following import converge_arguments, describe_bench_event, drain
 from deployer.deploy.judging import Case, build_case
 from deployer.deploy.logs import start_log
@@ -176,6 +176,7 @@ class Steps:
 
     def _watch(self) -> WaitResult:
         started = self.started()
+        timeline, source = earlier_start(self.session.state().releases, self.trial.profile) or (None, None)
         return wait_ready(
             self.session.client.host,
             service=self.trial.service,
@@ -186,7 +187,9 @@ class Steps:
             deadline=self.service.deadlines.start,
             on_update=self.reporter.launch,
             api_key=self.api_key,
-            estimate=estimate(self.session.state().releases, self.trial.profile),
+            estimate=timeline,
+            estimate_from=source,
+            model_bytes=self.session.model_bytes(self.trial.argv),
         )
 
     def started(self) -> Json:

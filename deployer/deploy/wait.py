@@ -18,6 +18,7 @@ from typing import Any
 from deployer.config.fields import STALL_DEFAULTS
 from deployer.deploy.generation import generate_once
 from deployer.deploy.launch_failure import LaunchFailure, explain
+from deployer.deploy.load_progress import LoadProgress
 from deployer.errors import DeployerError
 from deployer.host.protocol import Host, Json
 from deployer.host.state import Started
@@ -49,8 +50,9 @@ class WaitUpdate:
     """News of a launch. ``t``: seconds since the start was asked for. ``quiet``: seconds without progress.
 
     ``lines`` are the log lines since the last update, without secrets. ``bytes_read`` is what the service's processes
-    have read from storage, ``bytes_total`` the size of the model, where known. ``estimate`` is an earlier launch's
-    seconds per phase, ``remaining`` what that leaves.
+    have read from storage since loading began, ``bytes_total`` the size of the model, where known; ``cached``: the
+    weights come out of the page cache. ``estimate`` is an earlier launch's seconds per phase, ``remaining`` what that
+    leaves, ``estimate_from`` the release whose launch it was.
     """
 
     t: float
@@ -61,8 +63,10 @@ class WaitUpdate:
     health: str | None = None
     bytes_read: int | None = None
     bytes_total: int | None = None
+    cached: bool = False
     gpu_memory: int | None = None
     estimate: dict[str, float] = field(default_factory=dict)
+    estimate_from: str | None = None
     remaining: float | None = None
     lines: tuple[str, ...] = ()
     quiet: float = 0.0
@@ -92,6 +96,7 @@ def wait_ready(
     on_update: Callable[[WaitUpdate], None] | None = None,
     api_key: str | None = None,
     estimate: Mapping[str, float] | Iterable[Mapping[str, Any]] | None = None,
+    estimate_from: str | None = None,
     model_bytes: int | None = None,
     health_path: str = "/health",
     clock: Clock = time.monotonic,
@@ -114,6 +119,7 @@ def wait_ready(
         on_update=on_update or (lambda update: None),
         api_key=api_key,
         estimate=_estimate(estimate),
+        estimate_from=estimate_from,
         model_bytes=model_bytes,
         health_path=health_path,
         clock=clock,
@@ -134,6 +140,7 @@ class _Wait:
     on_update: Callable[[WaitUpdate], None]
     api_key: str | None
     estimate: dict[str, float]
+    estimate_from: str | None
     model_bytes: int | None
     health_path: str
     clock: Clock
@@ -147,6 +154,7 @@ class _Wait:
         self._received = 0
         self._unit: Json = {}
         self._proc: Json = {}
+        self._loading = LoadProgress(self.model_bytes)
         self._health: str | None = None
         self._strangers = 0
         self._offset = -self.clock()
@@ -213,6 +221,7 @@ class _Wait:
 
     def _take_proc(self, event: Json) -> None:
         before, self._proc = self._proc, event
+        self._loading.take(event, self._log.state.phase)
         if not before:
             return
 
@@ -334,10 +343,12 @@ class _Wait:
                 phases=tuple(spans),
                 state=state,
                 health=self._health,
-                bytes_read=self._proc.get("read_bytes"),
+                bytes_read=self._loading.read,
                 bytes_total=self.model_bytes,
+                cached=self._loading.cached,
                 gpu_memory=self._proc.get("gpu_memory"),
                 estimate=self.estimate,
+                estimate_from=self.estimate_from,
                 remaining=self._remaining(state),
                 lines=tuple(self._new),
                 quiet=now - self._moved,

@@ -261,7 +261,7 @@ def line_event(t: float, text: str) -> Json:
 
 def journal(host: FakeHost, args: Json) -> Events:
     state = host.world.service(args["service"])
-    log = host.world.kernel_log if args.get("kernel") else host.world.engine(state.running).log
+    log = host.world.kernel_log if args.get("kernel") else host.world.engine(state.ran).log
     for text in log:
         yield {**line_event(time.time(), text), "source": "kernel" if args.get("kernel") else "engine"}
     while args.get("follow"):

@@ -38,6 +38,8 @@ class FakeService:
     enabled: bool = False
     running: str | None = None
     """The release of the running process."""
+    ran: str | None = None
+    """The release that ran last: whose log the journal has."""
     started: float = 0.0
     invocation_id: str = ""
     failed: bool = False
@@ -84,6 +86,7 @@ class FakeWorld:
 
     def start(self, state: FakeService, release: str | None) -> None:
         state.running, state.started, state.failed = release, time.monotonic(), False
+        state.ran = release
         state.invocation_id = secrets.token_hex(16)
 
     def settle(self, state: FakeService) -> None:

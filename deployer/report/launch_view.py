@@ -87,6 +87,15 @@ class LaunchView:
             if count is not None:
                 size = f"bs {rank.batch_size}" if wanted == "captures" and rank.batch_size else ""
                 rows.append((rank.rank or "rank 0", count, size))
+        if (
+            not rows
+            and update.phase == "load"
+            and update.bytes_total
+            and update.bytes_read
+            and not update.cached
+        ):
+            read = min(update.bytes_read, update.bytes_total)
+            rows.append(("weights", Count(read >> 20, update.bytes_total >> 20), "MiB"))
         if not rows:
             return None
         table = Table.grid(padding=(0, 1))
@@ -130,15 +139,30 @@ def size(count: int) -> str:
 
 def _facts(update: WaitUpdate) -> str:
     facts = []
-    if update.bytes_read:
-        total = f" of {size(update.bytes_total)}" if update.bytes_total else ""
-        facts.append(f"read {size(update.bytes_read)}{total}")
+    if update.cached:
+        facts.append("weights come from the page cache")
+    elif update.bytes_read:
+        facts.append(_read(update.bytes_read, update.bytes_total))
     if update.gpu_memory:
         facts.append(f"GPU memory {size(update.gpu_memory)}")
     if update.health and update.health != "refused":
         facts.append(f"health {update.health}")
     if update.remaining:
-        facts.append(f"about {duration(update.remaining)} left")
+        facts.append(f"about {duration(update.remaining)} left{_source(update)}")
     if update.quiet >= 15:
         facts.append(f"quiet for {duration(update.quiet)}")
     return ", ".join(facts)
+
+
+def _read(read: int, total: int | None) -> str:
+    """What was read from storage: more than the checkpoint where it had to be read again."""
+    if not total:
+        return f"read {size(read)}"
+    if read > total:
+        return f"read {size(read)} (the checkpoint has {size(total)})"
+    return f"read {size(read)} of {size(total)} ({100 * read // total} %)"
+
+
+def _source(update: WaitUpdate) -> str:
+    """Which release's launch the estimate is taken from: by its number, as `history` shows it."""
+    return f", from release {update.estimate_from.partition('-')[0]}" if update.estimate_from else ""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -30,6 +31,7 @@ def updates(name: str) -> list[WaitUpdate]:
                 bytes_read=1 << 30,
                 bytes_total=1 << 32,
                 estimate=estimate,
+                estimate_from="0006-tp8",
                 remaining=93.0,
                 lines=lines,
             )
@@ -59,7 +61,7 @@ def test_plain_lines_one_a_phase_change_and_no_control_characters() -> None:
     seen = list(dict.fromkeys(phases))
     assert seen == ["launch", "dist-init", "load", "kv-pool", "capture", "http-up", "ready"]
     assert any("launch took 39.0 s" in line for line in lines)
-    assert any("about 1 min 33 s left" in line for line in lines)
+    assert any("about 1 min 33 s left, from release 0006" in line for line in lines)
 
 
 def test_plain_progress_comes_every_ten_seconds() -> None:
@@ -82,6 +84,30 @@ def test_live_panel_shows_ticks_bars_estimate_and_last_line() -> None:
     assert "read 1.0 GiB of 4.0 GiB" in last
     assert "Capturing batches (bs=4" in last
     assert "http-up" in last
+
+
+def loading(**figures: Any) -> str:
+    log = LaunchLog()
+    log.feed("[2026-01-01 00:00:00] Load weight begin. avail mem=1.00 GB", 1.0)
+    state = log.state
+    out = io.StringIO()
+    view = LaunchView(Console(file=out, width=100, force_terminal=True, color_system=None))
+    view.update(WaitUpdate(1.0, "load", "weights", state.spans, state, bytes_total=8 << 30, **figures))
+    view.close()
+    return out.getvalue()
+
+
+def test_without_a_bar_of_its_own_a_load_is_drawn_by_bytes() -> None:
+    text = loading(bytes_read=2 << 30)
+    assert "2048/8192" in text
+    assert "read 2.0 GiB of 8.0 GiB (25 %)" in text
+    assert "the checkpoint has 8.0 GiB" in loading(bytes_read=9 << 30)
+
+
+def test_cached_weights_are_not_drawn_as_nought_per_cent() -> None:
+    text = loading(bytes_read=1 << 20, cached=True)
+    assert "weights come from the page cache" in text
+    assert "%" not in text
 
 
 def test_markup_in_log_lines_is_shown_as_it_is() -> None:
