@@ -37,6 +37,7 @@ from deployer.bench.budget import Pace, discard_fits, hung, what_to_leave_out
 from deployer.bench.drive import Done, Drive, Job, client, tls_context
 from deployer.bench.levels import Pass, level_summary, pass_summary
 from deployer.bench.progress import Progress
+from deployer.bench.sanity import FIXED_PROMPT, FIXED_TOKENS, sanity
 from deployer.bench.spec import Spec
 
 Json = dict[str, Any]
@@ -52,6 +53,7 @@ COMPANIONS = (
     "levels.py",
     "progress.py",
     "prompts.py",
+    "sanity.py",
     "saturation.py",
     "spec.py",
     "stats.py",
@@ -75,12 +77,14 @@ class Run:
         self.salt = spec.salt or os.urandom(6).hex()
         self.stop = asyncio.Event()
         self.interrupted: str | None = None
-        self.pieces_per_token = 1.0
+        self.pieces_per_token = spec.pieces_per_token or 1.0
+        self.answers: list[stats.Request] = []
         self.pace = Pace()
         self.began = time.perf_counter()
         self.cut: list[str] = []
         self.levels: dict[int, list[Pass]] = {}
         self.discarded: dict[int, Json] = {}
+        self.outputs: list[stats.Request] = []
         self.foreign: list[Json] = []
         self.bench: Json = {}
         self.tls = tls_context(spec)
@@ -128,6 +132,8 @@ class Run:
         except Stop as reason:
             self.bench["stopped"] = str(reason)
         self.bench["levels"] = [self._level(level) for level in self.levels]
+        self.bench["sanity"] = sanity(self.outputs, self.answers)
+        self.bench["client"]["pieces_per_token"] = round(self.pieces_per_token, 4)
         self.bench["interrupted"] = self.interrupted
         self.bench["client_limited"] = any(
             level["client"]["client_limited"] for level in self.bench["levels"]
@@ -157,9 +163,23 @@ class Run:
             bench["single_stream_tok_s"] = stats.single_stream_rate(alone.requests)
             self.pace.learn(1, bench["single_stream_tok_s"])
             self._hope("the single runs", alone.requests)
+        if spec.fixed_prompt:
+            await self._fixed_prompt()
         for repeat in range(spec.repeats):
             for place, level in enumerate(spec.levels):
                 await self._level_pass(level, repeat, spec.levels[place:])
+        if spec.fixed_prompt:
+            await self._fixed_prompt()
+
+    async def _fixed_prompt(self) -> None:
+        """Ask the fixed prompt; the second answer is compared with the first."""
+        if self.left() <= 0:
+            self.cut.append("the fixed prompt was not asked, the time was used up")
+            return
+        label = f"fixed/{len(self.answers)}"
+        asked = await self._stage("fixed", label, 1, 1, FIXED_TOKENS, texts=[FIXED_PROMPT])
+        self.answers += asked.requests
+        self._hope("the fixed prompt", asked.requests)
 
     async def _level_pass(self, level: int, repeat: int, ahead: tuple[int, ...]) -> None:
         spec = self.spec
@@ -174,8 +194,9 @@ class Run:
         if why:
             self.cut.append(f"level {level}, pass {repeat + 1}: left out, {why}")
             return
-        one = await self._stage("level", f"level {level}/{repeat}", level, planned, spec.output_tokens)
-        one.repeat = repeat
+        number = repeat + spec.first_repeat
+        one = await self._stage("level", f"level {level}/{number}", level, planned, spec.output_tokens)
+        one.repeat = number
         self.levels.setdefault(level, []).append(one)
         if one.cut_short:
             self.cut.append(f"level {level}, pass {repeat + 1}: {one.cut_short}")
@@ -218,7 +239,9 @@ class Run:
                 f"none of the {len(requests)} requests of {name} was completed ({why}: {first.detail})"
             )
 
-    async def _stage(self, name: str, label: str, width: int, total: int, asked: int) -> Pass:
+    async def _stage(
+        self, name: str, label: str, width: int, total: int, asked: int, texts: list[str] | None = None
+    ) -> Pass:
         """``total`` requests, ``width`` at a time, and what was seen beside them."""
         spec = self.spec
         deadline = spec.deadline(-(-total // width))
@@ -235,6 +258,7 @@ class Run:
             salt=self.salt,
             deadline=deadline,
             streams=list(range(width)),
+            texts=texts,
             stop_at=end,
             cut_at=end + spec.grace(),
         )
@@ -252,6 +276,8 @@ class Run:
         for request in requests:
             if self.api_key:
                 request.detail = request.detail.replace(self.api_key, "***")
+        if name in ("single", "level"):
+            self.outputs += requests
         return Pass(0, began, requests, done.client, foreign["value"], short)
 
     def _cut_short(self, done: Done, total: int) -> str | None:

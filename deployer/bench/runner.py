@@ -17,10 +17,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from deployer.bench.merge import merged, once_more
+from deployer.bench.sanity import against_baseline
 from deployer.bench.spec import Spec
 from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
 from deployer.host.protocol import Host
@@ -39,6 +41,7 @@ _FILES = (
     "levels.py",
     "progress.py",
     "prompts.py",
+    "sanity.py",
     "saturation.py",
     "spec.py",
     "stats.py",
@@ -90,6 +93,8 @@ def run_benchmark(
     place: str | None = None,
     api_key: str | None = None,
     base_url: str | None = None,
+    baseline: Json | None = None,
+    again: Callable[[Json, float], Sequence[int]] | None = None,
     silence: float = SILENCE,
 ) -> Json:
     """Measure ``service`` and return the bench document, with ``place`` added.
@@ -97,7 +102,9 @@ def run_benchmark(
     ``spec`` is a service's ``bench`` table (see `deployer.bench.spec.Spec`; ``place`` in it is the default
     for ``place``: ``host``, ``operator`` or ``auto``). ``on_event`` gets progress, and notes ``{"event":
     "note", "text"}``. ``base_url`` replaces the address that follows from the service. ``api_key`` defaults
-    to the service's own.
+    to the service's own. ``baseline`` is the bench document whose answer to the fixed prompt is compared.
+    ``again`` is asked, with the document so far and the seconds of the budget that are left, which levels to
+    measure once more, until it names none.
 
     Raises ConfigError (a spec or address that cannot be), GateInconclusive (the client could not run or
     died), the host's errors; KeyboardInterrupt passes through after the load has been stopped.
@@ -120,14 +127,46 @@ def run_benchmark(
     except ValueError as error:
         raise ConfigError(f"the benchmark of service {service.name} cannot be run: {error}") from error
     secret = {} if api_key is None else {API_KEY_VARIABLE: api_key}
-    if where == "host":
-        lines = _on_host(host, service, values, secret, checked.worst_case(), silence)
-    else:
-        lines = _as_child(values, secret, silence)
-    bench = _follow(lines, tell)
-    if bench is None:
-        raise _no_result(where, "it ended without a result")
+
+    def measure(asked: Json) -> Json:
+        limit = Spec.from_json(asked).worst_case()
+        if where == "host":
+            lines = _on_host(host, service, asked, secret, limit, silence)
+        else:
+            lines = _as_child(asked, secret, silence)
+        found = _follow(lines, tell)
+        if found is None:
+            raise _no_result(where, "it ended without a result")
+        return found
+
+    bench = measure(values)
+    if again is not None:
+        bench = _repeated(bench, values, checked.budget, again, measure)
+    if bench.get("sanity"):
+        bench["sanity"] = against_baseline(bench["sanity"], baseline)
     bench["place"] = where
+    return bench
+
+
+def _repeated(
+    bench: Json,
+    values: Json,
+    budget: float,
+    again: Callable[[Json, float], Sequence[int]],
+    measure: Callable[[Json], Json],
+) -> Json:
+    """More passes of the levels that ``again`` names, while it names some and the budget lasts."""
+    while not bench.get("interrupted") and not bench.get("stopped"):
+        left = budget - bench["budget"]["used_s"]
+        levels = again(bench, left) if left > 0 else ()
+        asked = once_more(values, bench, levels, left)
+        if not asked["levels"]:
+            break
+        try:
+            bench = merged(bench, measure(asked))
+        except GateInconclusive as error:  # what was measured before is as good as it was
+            cut = [*bench["budget"]["cut"], f"another pass of {asked['levels']}: {error}"]
+            return {**bench, "budget": {**bench["budget"], "cut": cut}}
     return bench
 
 

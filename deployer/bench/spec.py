@@ -12,8 +12,6 @@ Json = dict[str, Any]
 
 #: What is under way when the time is up may go on for this share of it, in case it is about to end.
 GRACE = 0.1
-#: The fixed prompt's answer, in tokens: long enough to tell broken numerics, short enough to cost nothing.
-FIXED_TOKENS = 32
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,8 @@ class Spec:
     ``request_timeout`` a wave, and 5 s) is cut. ``salt`` keeps the prompts of two runs apart, so that no
     prefix cache answers; by default it is drawn anew. ``shared_prefix`` is what all prompts have in common.
     ``gpus`` are those to look at meanwhile, with ``nvidia-smi`` of this machine; None: none of them.
+    ``fixed_prompt`` is asked before and after the levels. A run that goes on where another ended has its
+    ``salt``, its ``pieces_per_token``, and counts its passes from ``first_repeat``.
     """
 
     base_url: str
@@ -51,6 +51,9 @@ class Spec:
     progress_interval: float = 1.0
     sample_interval: float = 1.0
     gpus: tuple[int, ...] | None = None
+    fixed_prompt: bool = True
+    first_repeat: int = 0
+    pieces_per_token: float | None = None
 
     @classmethod
     def from_json(cls, document: Json) -> Spec:

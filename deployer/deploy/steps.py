@@ -243,6 +243,7 @@ class Steps:
             self.reporter.done("proven before; not measured again")
             return self._enter(Step.PROMOTE)
         case = build_case(self.session, self.trial, self.before)
+        earlier = [*case.baseline, *([case.beside[1]] if case.beside else [])]
         bench = run_benchmark(
             self.session.client.host,
             # The release's own key and endpoint count, whatever the inventory says by now.
@@ -250,6 +251,8 @@ class Steps:
             self.trial.bench,
             on_event=lambda event: self.reporter.progress(describe_bench_event(event)),
             api_key=self.api_key,
+            baseline=earlier[0] if earlier else None,
+            again=case.again,
         )
         self.progress.bench = bench
         verdict = case.verdict(bench)

@@ -12,7 +12,14 @@ from deployer.bench.spec import Spec
 
 
 def measure(base: str, model: str, **more: Any) -> dict[str, Any]:
-    values = {"warmups": 0, "singles": 0, "output_tokens": 16, "request_timeout": 20.0, **more}
+    values = {
+        "warmups": 0,
+        "singles": 0,
+        "output_tokens": 16,
+        "request_timeout": 20.0,
+        "fixed_prompt": False,
+        **more,
+    }
     httpx.get(base + "/seen")
     bench = load.run(Spec.from_json({"base_url": base, "model": model, **values}), lambda _: None)
     stages = [part for level in bench["levels"] for part in (level, *level["passes"], level["discarded"])]

@@ -183,7 +183,7 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
     bench = run_benchmark(host, service, {**SMALL, "place": "auto"}, on_event=events.append)
     assert bench["place"] == "host"
     assert bench["levels"][0]["completed"] == 2
-    assert {event["event"] for event in events} == {"single", "level"}
+    assert {event["event"] for event in events} == {"single", "fixed", "level"}
     op, args = host.asked[-1]
     assert op == "run"
     assert args["argv"] == [sys.executable, "load.py"]
@@ -198,6 +198,34 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
 def test_every_file_the_client_needs_is_sent(tmp_path: Path) -> None:
     assert set(runner._FILES) == {"load.py", *load.COMPANIONS}
     assert runner.API_KEY_VARIABLE == load.API_KEY_VARIABLE
+
+
+def test_levels_are_measured_again_while_somebody_asks_for_them(
+    port: int, mock_server: str, tmp_path: Path
+) -> None:
+    service = Service(port=port, served_model_name="fast")
+    asked: list[float] = []
+
+    def again(bench: dict[str, Any], left: float) -> list[int]:
+        asked.append(left)
+        return [2] if len(bench["levels"][0]["passes"]) < 3 else []
+
+    values = {**SMALL, "levels": [2, 3], "budget": 60}
+    baseline = run_benchmark(FakeHost(tmp_path), service, values)
+    httpx.get(mock_server + "/seen")
+    bench = run_benchmark(FakeHost(tmp_path), service, values, again=again, baseline=baseline)
+    assert [len(level["passes"]) for level in bench["levels"]] == [3, 1]
+    assert [one["repeat"] for one in bench["levels"][0]["passes"]] == [0, 1, 2]
+    assert bench["levels"][0]["completed"] == 6
+    assert 60 > asked[0] > asked[1] > asked[2] > 0
+    prompts = [request["body"]["prompt"] for request in httpx.get(mock_server + "/seen").json()]
+    assert len(prompts) - len(set(prompts)) == 1, "only the fixed prompt came twice"
+    assert bench["sanity"]["ok"] is True
+    assert bench["sanity"]["checks"][-1] == {
+        "name": "as-baseline",
+        "ok": True,
+        "text": "the fixed prompt was answered as on the baseline",
+    }
 
 
 def test_from_here_when_the_host_has_no_httpx(port: int, tmp_path: Path) -> None:
