@@ -13,6 +13,7 @@ during a level; no retries; and a measure of the client's own saturation.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -21,9 +22,9 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
 
 if not __package__:  # on the host the files lie side by side; by this they are the package that they were
     for name in ("deployer", "deployer.bench"):
@@ -39,9 +40,11 @@ from deployer.bench.levels import Pass, level_summary, pass_summary
 from deployer.bench.progress import Progress
 from deployer.bench.sanity import FIXED_PROMPT, FIXED_TOKENS, sanity
 from deployer.bench.spec import Spec
+from deployer.bench.workers import Crew, processes_for, usable_cores, work
 
 Json = dict[str, Any]
 Emit = Callable[[Json], None]
+T = TypeVar("T")
 
 API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
 SCHEMA = 2
@@ -60,6 +63,7 @@ COMPANIONS = (
     "stream.py",
     "traffic.py",
     "transport.py",
+    "workers.py",
 )
 
 
@@ -87,12 +91,15 @@ class Run:
         self.outputs: list[stats.Request] = []
         self.foreign: list[Json] = []
         self.bench: Json = {}
+        secret = {} if api_key is None else {API_KEY_VARIABLE: api_key}
+        self.crew = Crew(asdict(spec), secret)
         self.tls = tls_context(spec)
 
     def interrupt(self, reason: str) -> None:
         """Stop at once; what is under way is cut."""
         self.interrupted = self.interrupted or reason
         self.stop.set()
+        self.crew.stop()
 
     def tell(self, event: Json) -> None:
         """Report progress; a reader that is gone is a reason to stop loading the server."""
@@ -131,6 +138,8 @@ class Run:
             await self._stages()
         except Stop as reason:
             self.bench["stopped"] = str(reason)
+        finally:
+            await self.crew.end()
         self.bench["levels"] = [self._level(level) for level in self.levels]
         self.bench["sanity"] = sanity(self.outputs, self.answers)
         self.bench["client"]["pieces_per_token"] = round(self.pieces_per_token, 4)
@@ -138,7 +147,7 @@ class Run:
         self.bench["client_limited"] = any(
             level["client"]["client_limited"] for level in self.bench["levels"]
         )
-        self.bench["foreign_traffic"] = combined(self.foreign)
+        self.bench["foreign_traffic"] = traffic.combined(self.foreign)
         seconds = round(time.perf_counter() - self.began, 3)
         self.bench["budget"] = {"seconds": spec.budget, "used_s": seconds, "cut": self.cut}
         self.bench["seconds"] = seconds
@@ -298,10 +307,15 @@ class Run:
         return None
 
     async def _perform(self, name: str, job: Job) -> Done:
+        processes = processes_for(job.width, self.pace.rate(job.width), usable_cores())
         drive = Drive(self.spec, job, self.stop)
-        progress = Progress(self.tell, name, job.width, job.total, drive.counts)
-        async with self._client() as sender, progress.every(self.spec.progress_interval):
-            return await drive.run(sender)
+        counts = drive.counts if processes == 1 else self.crew.counts
+        progress = Progress(self.tell, name, job.width, job.total, counts)
+        async with progress.every(self.spec.progress_interval):
+            if processes > 1:
+                return await self.crew.run(job, processes)
+            async with self._client() as sender:
+                return await drive.run(sender)
 
     async def _counters(self, at_least: float | None = None) -> traffic.Counters:
         if self.stop.is_set():
@@ -312,14 +326,6 @@ class Run:
     def _client(self, patience: float | None = None) -> httpx.AsyncClient:
         """A client that waits ``patience`` seconds for a piece of an answer; None: as long as it takes."""
         return client(self.tls, self.api_key, patience)
-
-
-def combined(stages: list[Json]) -> Json:
-    """One answer for all stages: true if one is, false if all are, else null; with the evidence."""
-    values = [stage["value"] for stage in stages]
-    value = True if any(v is True for v in values) else (False if values and None not in values else None)
-    shown = [stage for stage in stages if stage["value"] is value] if value is not False else stages
-    return {"value": value, "evidence": [f"{s['stage']}: {'; '.join(s['evidence'])}" for s in shown]}
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -338,9 +344,13 @@ def run(spec: Spec, emit: Emit, api_key: str | None = None) -> Json:
     Runs an event loop of its own. In the main thread SIGINT and SIGTERM stop it at once: what was under way
     is counted as ``cut`` and ``interrupted`` says so; nothing is raised.
     """
+    return _run_in_loop(_run(spec, emit, api_key))
+
+
+def _run_in_loop(what: Coroutine[Any, Any, T]) -> T:
     loop = _new_loop()
     try:
-        return loop.run_until_complete(_run(spec, emit, api_key))
+        return loop.run_until_complete(what)
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
@@ -362,21 +372,27 @@ async def _run(spec: Spec, emit: Emit, api_key: str | None) -> Json:
             signal.signal(number, handler)
 
 
+def emit_line(event: Json) -> None:
+    """One JSON line to stdout."""
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
-    """The script: spec on stdin, JSON lines on stdout."""
+    """The script: spec on stdin, JSON lines on stdout. ``--worker``: one more process of a run under way."""
+    key = os.environ.pop(API_KEY_VARIABLE, None)
+    if sys.argv[1:] == ["--worker"]:
+        with contextlib.suppress(BrokenPipeError):
+            _run_in_loop(work(emit_line, key))
+        return 0
     try:
         spec = Spec.from_json(json.load(sys.stdin))
     except (ValueError, TypeError) as error:
         print(f"load.py: the spec is wrong: {error}", file=sys.stderr)
         return 2
-
-    def emit(event: Json) -> None:
-        sys.stdout.write(json.dumps(event) + "\n")
-        sys.stdout.flush()
-
-    bench = run(spec, emit, os.environ.pop(API_KEY_VARIABLE, None))
+    bench = run(spec, emit_line, key)
     try:
-        emit({"event": "result", "bench": bench})
+        emit_line({"event": "result", "bench": bench})
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains at its exit
         return 1

@@ -48,6 +48,7 @@ _FILES = (
     "stream.py",
     "traffic.py",
     "transport.py",
+    "workers.py",
 )
 _WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 

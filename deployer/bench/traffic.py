@@ -125,3 +125,11 @@ def judge(before: Counters, after: Counters, *, ours: int, unsure: int, seconds:
     if generated > ours + unsure + allowed:
         foreign = True
     return {"value": foreign, "evidence": evidence}
+
+
+def combined(stages: list[dict[str, Any]]) -> dict[str, Any]:
+    """One answer for all stages: true if one is, false if all are, else null; with the evidence."""
+    values = [stage["value"] for stage in stages]
+    value = True if any(v is True for v in values) else (False if values and None not in values else None)
+    shown = [stage for stage in stages if stage["value"] is value] if value is not False else stages
+    return {"value": value, "evidence": [f"{s['stage']}: {'; '.join(s['evidence'])}" for s in shown]}

@@ -20,7 +20,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import httpx
 
@@ -277,11 +277,12 @@ class _Body(httpx.AsyncByteStream):
 
 
 class Transport(httpx.AsyncBaseTransport):
-    """See the module. ``tls`` is used for https; names are resolved once."""
+    """See the module. ``tls`` is used for https; names are resolved once in a process."""
+
+    _addresses: ClassVar[dict[tuple[str, int], list[Any]]] = {}
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
-        self._addresses: dict[tuple[str, int], list[Any]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send it; the response is there once its head has arrived."""
@@ -338,9 +339,9 @@ class Transport(httpx.AsyncBaseTransport):
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if (
-                    sock.connect_ex(address) != 0
-                ):  # 0: on loopback it is there at once, without a turn of the loop
+                # On loopback the handshake is over within the first call, and the second tells (0): no turn of
+                # the loop, in which other streams would send first, lies between meaning to send and sending.
+                if sock.connect_ex(address) and sock.connect_ex(address):
                     await _in_time(loop.sock_connect(sock, address), patience)
             except OSError as error:
                 problem = error

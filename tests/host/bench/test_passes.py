@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -110,3 +111,51 @@ def test_a_discarded_wave_that_fails_ends_the_run_and_is_seen(mock_server: str) 
     bench = measure(mock_server, "http-500", levels=[2, 4], budget=30)
     assert [level["failed"] for level in bench["levels"]] == [{"http-500": 2}]
     assert "discarded" in bench["stopped"]
+
+
+def test_a_level_of_several_processes_is_one_level(mock_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployer.bench.workers.STREAMS_EACH", 2)
+    monkeypatch.setattr("deployer.bench.load.usable_cores", lambda: 3)
+    options = {"levels": [2, 6], "waves": 2, "repeats": 2, "discard": False, "progress_interval": 0.05}
+    events: list[dict[str, Any]] = []
+    spec = {"warmups": 0, "singles": 0, "output_tokens": 40, "fixed_prompt": False, **options}
+    httpx.get(mock_server + "/seen")
+    asked = Spec.from_json({"base_url": mock_server, "model": "fast", **spec})
+    bench = load.run(asked, events.append, "k-5")
+    one, three = bench["levels"]
+    assert [level["client"]["processes"] for level in (one, three)] == [1, 3]
+    assert (three["completed"], three["output_tokens"]) == (24, 24 * 40)
+    assert sorted(sample["index"] for sample in three["samples"]) == sorted([*range(12)] * 2)
+    starts = [sample["start_s"] for sample in three["samples"] if sample["index"] < 6]
+    assert max(starts) < 0.3, "all processes begin together"
+    seen = httpx.get(mock_server + "/seen").json()
+    assert {request["headers"]["authorization"] for request in seen} == {"Bearer k-5"}
+    assert len({request["body"]["prompt"] for request in seen}) == len(seen) == 8 + 24
+    last = [event for event in events if event["event"] == "level"][-1]
+    assert (last["total"], last["ended"]) == (12, True)
+
+
+def test_several_processes_are_cut_and_gone_when_interrupted(
+    mock_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployer.bench.workers.STREAMS_EACH", 1)
+    monkeypatch.setattr("deployer.bench.load.usable_cores", lambda: 2)
+
+    def emit(event: dict[str, Any]) -> None:
+        if event["event"] == "level" and event["tok_s"] > 0:
+            raise OSError("nobody reads")
+
+    values = {"levels": [4], "warmups": 0, "singles": 0, "output_tokens": 2000, "fixed_prompt": False}
+    values |= {"discard": False, "progress_interval": 0.1}
+    before = set(children())
+    bench = load.run(Spec.from_json({"base_url": mock_server, "model": "slow", **values}), emit)
+    assert bench["interrupted"] == "nobody reads the results"
+    assert bench["levels"][0]["failed"] == {"cut": 4}
+    assert set(children()) == before
+
+
+def children() -> list[int]:
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
