@@ -19,6 +19,7 @@ from deployer.cli.common import (
     write_bug_report,
 )
 from deployer.cli.diagnose import diagnose
+from deployer.cli.doctor import doctor
 from deployer.cli.output import Unbreakable
 from deployer.cli.sglang import sglang
 from deployer.errors import DeployerError, UsageError
@@ -53,7 +54,7 @@ def cli(context: click.Context) -> None:
     context.ensure_object(App)
 
 
-for command in (check, *change.COMMANDS, *look.COMMANDS, diagnose, sglang, rehearse):
+for command in (check, *change.COMMANDS, *look.COMMANDS, diagnose, doctor, sglang, rehearse):
     cli.add_command(command)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from deployer.errors import AgentError, ChannelLost, DeployerError, LeaseHeld, LeaseLost, WorldMoved
 from deployer.host.protocol import Host, Json, Stream
+from deployer.host.sampled import Sampled
 from deployer.host.state import (
     Hello,
     HostState,
@@ -148,6 +149,16 @@ class HostClient:
             "timeout": timeout,
         }
         return HttpAnswer.from_json(self.call("http", args, timeout=timeout + 10.0))
+
+    def sample(
+        self, seconds: float, *, interval: float = 1.0, port: int | None = None, address: str | None = None
+    ) -> Sampled:
+        """Look at GPUs, connections and the machine for some seconds (60 at most), as one call.
+
+        ``address`` and ``port`` say where the service listens whose connections are counted.
+        """
+        args = {"seconds": seconds, "interval": interval, "port": port, "address": address}
+        return Sampled.from_json(self.call("sample", args, timeout=seconds + LONG))
 
     # -- the lease ----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from deployer.host.fake_reading import (
     release,
     release_read,
     renew,
+    sample,
     unit_state,
 )
 from deployer.host.fake_world import manifest_argv, manifest_of, release_of
@@ -282,6 +283,7 @@ OPERATIONS: dict[str, Operation] = {
     "release.read": release_read,
     "listeners": listeners,
     "http": http,
+    "sample": sample,
     "lease.acquire": acquire,
     "lease.renew": renew,
     "lease.release": release,

@@ -136,6 +136,23 @@ def http(host: FakeHost, args: Json) -> Json:
     return {"status": status, "headers": {}, "body": body, "seconds": 0.001}
 
 
+def sample(host: FakeHost, args: Json) -> Json:
+    machine: Json = {
+        "memory_total": 1 << 37,
+        "memory_available": 1 << 36,
+        "swap_total": 0,
+        "swap_free": 0,
+        "load": [1.0, 1.0, 1.0],
+        "cpus": 16,
+        "disks": {"/": {"free": 1 << 40, "total": 1 << 41}},
+        "uptime": 1000.0,
+        "pages_swapped": 0,
+    }
+    looks = [{"t": 0.0, "gpus": None, "connections": 0 if args.get("port") else None}]
+    answer: Json = {"now": time.time(), "samples": looks, "machine": machine, "problem": None}
+    return {**answer, **host.world.sampled}
+
+
 # --- lease ------------------------------------------------------------------------------------------------------
 
 

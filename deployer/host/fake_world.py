@@ -55,6 +55,8 @@ class FakeWorld:
     engines: dict[str, Engine] = field(default_factory=dict)
     services: dict[str, FakeService] = field(default_factory=dict)
     observed: Json = field(default_factory=dict)
+    sampled: Json = field(default_factory=dict)
+    """Merged over what `sample` answers."""
     lease: Json | None = None
     calls: list[tuple[str, Json]] = field(default_factory=list)
     faults: dict[str, list[Exception]] = field(default_factory=dict)

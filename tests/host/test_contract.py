@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -86,6 +88,40 @@ def test_facts_of_the_host_are_told_where_asked_for(place: Place) -> None:
     seen = client.observe({SERVICE: PORT})
     assert (seen.memory_total or 0) > 1 << 28
     assert (seen.engine, seen.model) == (None, None)
+
+
+def test_gpus_connections_and_the_machine_are_sampled_in_one_call(place: Place) -> None:
+    client = place.connect()
+    begun = time.monotonic()
+    sampled = client.sample(3.0, interval=0.2, port=PORT, address=place.address)
+    assert time.monotonic() - begun < 15
+    assert sampled.count >= 1
+    assert sampled.connections == 0
+    assert 0 < sampled.machine.memory_available <= sampled.machine.memory_total
+    assert sampled.machine.disks["/"][0] > 0
+    assert sampled.problem is None
+    if place.kind != "fake":
+        assert sampled.count >= 2
+        assert len(sampled.gpus) == 8
+        first = sampled.gpus[0][0]
+        assert (first.utilization, first.throttled, first.clock_max_mhz) == (0.0, [], 3090.0)
+        assert first.memory_total > 90 << 30
+        assert sampled.mean(lambda gpu: gpu.power_w)[0] > 1
+
+
+def test_connections_of_others_are_counted_and_not_the_agents_own(place: Place) -> None:
+    client = place.operator()
+    go_live(place, client, "0001-p")
+    if place.kind == "fake":
+        assert client.sample(0.0, port=PORT).connections == 0
+        return
+    with socket.create_connection((place.address, PORT)), socket.create_connection((place.address, PORT)):
+        asking = threading.Thread(
+            target=lambda: [client.http("GET", "/health", port=PORT, address=place.address) for _ in range(3)]
+        )
+        asking.start()
+        assert client.sample(0.4, interval=0.2, port=PORT, address=place.address).connections == 2
+        asking.join()
 
 
 # --- the lease --------------------------------------------------------------------------------------------------

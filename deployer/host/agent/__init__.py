@@ -20,6 +20,7 @@ MODULES = (
     "registry",
     "leasing",
     "reading",
+    "sampling",
     "releases",
     "transition",
     "stopping",

@@ -103,6 +103,13 @@ def socket_owners(inodes: List[str], pids: List[int]) -> Dict[str, int]:
     return owners
 
 
+def socket_address(text: str) -> str:
+    """An address as /proc/net/tcp and tcp6 have it, as people write it; one of IPv4 inside IPv6 as IPv4."""
+    words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
+    family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
+    return socket.inet_ntop(family, b"".join(words)).replace("::ffff:", "")
+
+
 def listeners(port: int, first: Optional[List[int]] = None) -> List[Json]:
     """TCP sockets in LISTEN on a port. ``first``: pids to look at before all others."""
     found: List[Tuple[str, str]] = []

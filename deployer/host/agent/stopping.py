@@ -41,7 +41,9 @@ def requests_in_flight(address: str, port: int) -> Optional[int]:
             item[key] for item in loads for key in ("num_running_reqs", "num_waiting_reqs") if key in item
         ]
         if counts:
-            return int(sum(counts))
+            # Under a pipeline only the micro-batch whose turn it is counts as running; the tokens are all there.
+            held = any(item.get("num_used_tokens") for item in loads)
+            return int(sum(counts)) or int(held)
     except (Fail, ValueError, AttributeError, TypeError):
         pass  # an older server, or one that wants a key: ask its metrics
     try:

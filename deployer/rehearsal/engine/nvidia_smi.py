@@ -70,6 +70,9 @@ GPU_FIELDS: dict[str, Field] = {
     "utilization.gpu": (" %", lambda gpu: str(gpu["utilization"])),
     "temperature.gpu": ("", lambda gpu: str(31 + int(gpu["power"] / 14))),
     "power.draw": (" W", lambda gpu: f"{gpu['power']:.2f}"),
+    "clocks.sm": (" MHz", lambda gpu: str(2400 if gpu["utilization"] else 180)),
+    "clocks.max.sm": (" MHz", lambda gpu: "3090"),
+    "clocks_event_reasons.active": ("", lambda gpu: f"0x{0 if gpu['utilization'] else 1:016x}"),
     "power.limit": (" W", lambda gpu: "600.00"),
 }
 APP_FIELDS: dict[str, Field] = {

@@ -39,6 +39,7 @@ class Engine:
         self.prompt_tokens = 0
         self.generations = 0
         self.last_throughput = 0.0
+        self.last_graph = False
         self.draining = False
         self._leaders = [rank for rank in ranks(plan.tp, plan.pp, plan.ep) if rank.leads_stage]
         self._interval = max(int(plan.fields["decode_log_interval"]), 1)
@@ -170,6 +171,7 @@ class Engine:
         generated, begin = self._since_line
         self.last_throughput = (self.scheduler.generated - generated) / max(moment - begin, 1e-3)
         self._since_line = (self.scheduler.generated, moment)
+        self.last_graph = not event.eager
         for rank in self._leaders:
             self.log(
                 f"Decode batch, #running-req: {event.batch}, #token: {event.tokens}, "

@@ -143,7 +143,8 @@ def loads(engine: Engine) -> dict[str, Any]:
     """GET /v1/loads."""
     plan, scheduler = engine.plan, engine.scheduler
     used = scheduler.used_tokens
-    running, waiting = scheduler.running, len(scheduler.queue)
+    # As SGLang counts it: under a pipeline its running batch is the micro-batch whose turn it is.
+    running, waiting = scheduler.in_turn, len(scheduler.queue)
     moment = datetime.datetime.now(datetime.UTC).isoformat()
     return {
         "timestamp": moment,
@@ -189,12 +190,13 @@ def metrics(engine: Engine) -> str:
         ("weight_memory_usage_gb", "gauge", rank, round(plan.weight_gib, 3)),
         ("kv_cache_memory_usage_gb", "gauge", rank, round(plan.kv_gib, 3)),
         ("graph_memory_usage_gb", "gauge", rank, plan.graph_gib),
-        ("num_running_reqs", "gauge", rank, scheduler.running),
+        ("num_running_reqs", "gauge", rank, scheduler.in_turn),
         ("num_queue_reqs", "gauge", rank, len(scheduler.queue)),
         ("gen_throughput", "gauge", rank, round(engine.last_throughput, 2)),
         ("token_usage", "gauge", rank, round(usage, 4)),
         ("num_used_tokens", "gauge", rank, scheduler.used_tokens),
-        ("is_cuda_graph", "gauge", rank, float(bool(plan.graph_sizes))),
+        ("cache_hit_rate", "gauge", rank, 0.0),
+        ("is_cuda_graph", "gauge", rank, float(engine.last_graph)),
         ("num_retracted_reqs", "gauge", rank, 0),
         ("prompt_tokens_total", "counter", streams, engine.prompt_tokens),
         ("generation_tokens_total", "counter", streams, scheduler.generated),

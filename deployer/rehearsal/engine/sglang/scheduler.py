@@ -88,6 +88,12 @@ class Scheduler:
         self._noise = random.Random(speeds.seed + 1)
 
     @property
+    def in_turn(self) -> int:
+        """Requests in the slot whose turn it is: what SGLang calls its running batch, all of it without a pipeline."""
+        slot = self.slots[(self._position - 1) % len(self.slots)]
+        return len(slot.running) + len(slot.arriving)
+
+    @property
     def used_tokens(self) -> int:
         return sum(
             request.prompt_tokens + request.produced for slot in self.slots for request in slot.running

@@ -1,0 +1,52 @@
+"""docs/doctor.md, made from the checks. ``python -m deployer.deploy.doctor.reference`` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deployer.deploy.doctor import THEMES
+from deployer.deploy.doctor.collect import ASKED, HEALTH_SECONDS
+
+_HEAD = """\
+# Doctor
+
+`deployer doctor` looks once at a running service and its host and says what may make it slower or worse than it could
+be:
+
+    deployer doctor                  the GPUs are watched for 5 s; it takes less than 15 s in all
+    deployer doctor --seconds 20     watched for longer
+    deployer doctor --json           one document
+
+It changes nothing and takes no lease. It asks for {asked}. `/health` is given {health:g} s.
+
+A finding has the figures and log lines that show it, and what to try next: a **hypothesis to measure**, with the
+command that measures it. What helped on one machine did harm on another, so nothing here is a verdict; only a
+benchmark is. What was looked at and is fine is listed too, and so is what could not be looked at, with the reason.
+
+Exit code 6 where nothing healthy serves (`not-serving`), else 0, whatever else was found.
+
+Under a pipeline three numbers are easily misread. `#running-req` in the log, `num_running_reqs` in `/v1/loads` and the
+gauge of that name in `/metrics` all count *one micro-batch*, the one in turn; there are `pp_size +
+pp_async_batch_depth` of them. The queue, `#token`, the usage of the KV pool and the throughput are the whole server's.
+doctor therefore takes the number of requests in all from the open connections to the port, and the mean size of a
+micro-batch from the growth of `#token` from one decode line to the next.
+"""
+
+
+def reference() -> str:
+    """The text of docs/doctor.md."""
+    parts = [_HEAD.format(asked="; ".join(ASKED), health=HEALTH_SECONDS)]
+    for theme in THEMES:
+        parts.append(f"## {theme.title}\n")
+        for check in theme.checks:
+            parts.append(f"### {check.id}\n\n*{check.severity}:* {check.title}.\n")
+            parts.append(f"Trips when: {check.trips}.\n")
+            parts.append(f"Next: {check.next}.\n")
+            if check.measure:
+                command = check.measure.format_map({"live": "LIVE", "profile": "PROFILE", "number": "N"})
+                parts.append(f"    {command}\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    (Path(__file__).parents[3] / "docs" / "doctor.md").write_text(reference(), encoding="utf-8")

@@ -1,0 +1,144 @@
+"""`doctor` under load finds why the story's profiles are slow, quickly and without leaving a trace."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Site
+
+METRICS = "[services.kimi.extra_args]\nenable-metrics = true\n"
+
+
+class Load:
+    """Clients that stream endless answers until the block ends."""
+
+    def __init__(self, site: Site, clients: int) -> None:
+        self.site, self.ended = site, threading.Event()
+        self.tokens = 0
+        self.threads = [threading.Thread(target=self._client, daemon=True) for _ in range(clients)]
+
+    def _client(self) -> None:
+        connection = http.client.HTTPConnection(self.site.host.address, 30000, timeout=60)
+        body = {"model": "kimi", "prompt": "a b c", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        while not self.ended.is_set() and answer.readline():
+            self.tokens += 1
+        connection.close()
+
+
+@contextmanager
+def load(site: Site, clients: int) -> Iterator[Load]:
+    """So many requests that run all the time, and have for long enough to be in the log."""
+    made = Load(site, clients)
+    for thread in made.threads:
+        thread.start()
+    site.until(lambda: made.tokens > 100 * clients, 60)
+    try:
+        yield made
+    finally:
+        made.ended.set()
+        for thread in made.threads:
+            thread.join(10)
+
+
+def findings(document: Any) -> dict[str, Any]:
+    return {item["id"]: item for item in document["findings"]}
+
+
+def metric(site: Site, name: str) -> float:
+    connection = http.client.HTTPConnection(site.host.address, 30000, timeout=10)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"sglang:{name}{{"))
+
+
+def apply(site: Site, profile: str) -> None:
+    """Make a shipped profile live, with its level in the benchmark and thresholds that a busy machine meets."""
+    text = site.inventory.read_text().replace("levels = [2, 4]", "levels = [2, 32]")
+    site.inventory.write_text(text.replace("[services.kimi.bench]", f"{METRICS}\n[services.kimi.bench]"))
+    (site.folder / "profiles").mkdir(exist_ok=True)
+    (site.folder / "profiles" / f"{profile}.toml").write_text(
+        f'extends = "{profile}"\n[gate]\nsingle_stream_tok_s = 0.1\n"aggregate_tok_s@32" = 0.1\n'
+    )
+    (site.folder / "deployer.toml").write_text('profiles = "profiles"\n')
+    assert site.json("apply", profile, "--yes")["outcome"] == "live"
+
+
+def test_nothing_serves(site: Site) -> None:
+    document = site.json("doctor", "--seconds", "0", expect=6)
+    assert document["ok"] is False
+    assert "not-serving" in findings(document)
+    assert "nothing healthy serves" in site.run("doctor", "--seconds", "0", expect=6)
+
+
+def test_the_forgotten_flag_and_nothing_in_flight(site: Site) -> None:
+    apply(site, "pp8")
+    with load(site, 8):
+        document = site.json("doctor", "--seconds", "2")
+    found = findings(document)
+    graphs = found["graphs-off"]
+    assert graphs["severity"] == "warning"
+    assert "--disable-cuda-graph" in graphs["evidence"][0]
+    share = graphs["evidence"][1].split()
+    assert share[4] == share[6] != "0"  # `cuda graph: False` in N of N decode lines
+    flight = found["nothing-in-flight"]
+    assert "pp_async_batch_depth 0" in flight["evidence"][0]
+    for item in (graphs, flight):
+        assert item["measure"] == "deployer apply pp8-async; deployer compare pp8 pp8-async"
+
+
+def test_eight_running_is_no_cap(site: Site) -> None:
+    apply(site, "pp8-async")
+    before = site.status()
+    served, restarts = metric(site, "num_requests_total"), site.invocation()
+    with load(site, 32):
+        began = time.monotonic()
+        document = site.json("doctor")
+        took = time.monotonic() - began
+        text = site.run("doctor", "--seconds", "1")
+    found = findings(document)
+    slots = found["slot-is-not-total"]
+    assert "#running-req: 8 is one micro-batch of 16 in turn, not a scheduler cap" in slots["message"]
+    assert "about 32 requests run in all, 0 wait; 64 could run" in slots["message"]
+    cap = found["cap-is-no-limit"]
+    assert "16 micro-batches of 8: 128 places, and 64 requests at once at most" in cap["evidence"]
+    assert any(line.startswith("measured: 0001-pp8-async (cap 8): ") for line in cap["evidence"])
+    assert "248 tok/s and one of 64 gave 251" in cap["next"]
+    assert cap["measure"] == "deployer apply pp8-async-mb64; deployer compare pp8-async pp8-async-mb64"
+    assert "not a scheduler cap" in text
+    assert {
+        "graphs-off",
+        "nothing-in-flight",
+        "requests-wait",
+        "argument-changed",
+        "drift",
+        "gpu-shared",
+    } <= {item["id"] for item in document["fine"]}
+    assert document["seconds"] < 15
+    assert took < 30  # with the start of the program, on a machine that also plays the server
+
+    # No trace: the same process, no request of ours among those served, no lease, nothing in the audit.
+    after = site.status()
+    assert site.invocation() == restarts
+    assert after["unit"]["restarts"] == before["unit"]["restarts"] == 0
+    site.until(lambda: metric(site, "num_requests_total") == served + 32)  # those of the load, given up
+    assert after["lease"] is None
+
+
+@pytest.mark.parametrize("fault", ["graphs-lost"])
+def test_graphs_that_are_not_replayed(live_site: Site, fault: str) -> None:
+    live_site.fault(fault)
+    with load(live_site, 4):
+        found = findings(live_site.json("doctor", "--seconds", "1"))
+    assert "graphs-off" not in found
+    assert "captured: [" in found["graphs-unused"]["evidence"][1]
