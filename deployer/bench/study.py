@@ -23,7 +23,7 @@ from deployer.bench.relative import Result, compared
 Json = dict[str, Any]
 
 LEVELS = (8, 16, 32, 48, 64)
-PASSES = 3
+PASSES = 2
 BASELINES = (1, 3, 5)
 LOSSES = (0.0, 0.03, 0.05, 0.10, 0.20)
 SEED = 20240607
