@@ -154,7 +154,8 @@ def _fitting(bench: Mapping[str, Any], wanted: set[int], seconds_left: float) ->
         parts = tables(item.get("passes")) or [item]
         if at not in wanted or len(parts) >= MOST_PASSES:
             continue
-        seconds = max((positive(part.get("wall_s")) or 0.0 for part in parts), default=0.0)
+        # A pass whose time is not known cannot be fitted in.
+        seconds = max((positive(part.get("wall_s")) or math.inf for part in parts), default=math.inf)
         if seconds <= left:
             found.append(int(at))
             left -= seconds

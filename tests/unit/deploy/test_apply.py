@@ -86,6 +86,7 @@ def bench(rate: float = 100.0) -> dict[str, Any]:
         "singles": [],
         "single_stream_tok_s": 50.0,
         "foreign_traffic": {"value": False},
+        "budget": {"seconds": 300.0, "used_s": 1.0, "cut": []},
     }
 
 
