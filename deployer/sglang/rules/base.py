@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from deployer.config.problems import KeyPath, key_path
+from deployer.config.problems import KeyPath, key_path, printable
 from deployer.sglang.rules.facts import Facts
 
 
@@ -122,7 +122,7 @@ class Rule:
                 self.id,
                 hit.severity or self.severity,
                 self.title,
-                hit.message,
+                printable(hit.message, 2000),  # names and values of others are in it
                 hit.remedy or self.remedy,
                 hit.where,
                 self.references,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -12,7 +13,7 @@ from deployer.config.profile import Profile
 from deployer.sglang.rules import Facts, GpuFacts, HostFacts, evaluate, model_shape
 from deployer.sglang.rules.environment import KNOWN
 from deployer.sglang.versions import flag_table, known_versions
-from tests.unit.rules.builders import facts
+from tests.unit.rules.builders import GIB, KIMI, facts, gpus
 
 FLAGS = sorted({name for version in known_versions() for name in flag_table(version.text).by_name})
 WORDS = [
@@ -86,6 +87,17 @@ hosts = st.builds(
     python=st.none() | st.text(max_size=8) | st.just("3.10.1"),
     memory=st.none() | st.integers(0, 1 << 45),
 )
+#: Profiles in which most rules have something to look at.
+PROFILES: list[dict[str, Any]] = [
+    {"parallelism": {"pp": 8}, "pipeline": {"async_batch_depth": 8}, "limits": {"max_running_requests": 64}},
+    {"parallelism": {"tp": 8, "ep": 4}, "moe": {"a2a_backend": "deepep"}, "attention": {"backend": "fa3"}},
+    {"parallelism": {"tp": 8, "dp": 8, "dp_attention": True}, "memory": {"chunked_prefill_size": 4096}},
+    {
+        "parallelism": {"tp": 2, "pp": 4},
+        "limits": {"context_length": 65_536},
+        "attention": {"backend": "trtllm_mla"},
+    },
+]
 versions = st.none() | st.sampled_from([version.text for version in known_versions()] + ["0.5.14", "0.9"])
 
 
@@ -108,26 +120,28 @@ def drop_wrong(table: dict[str, Any]) -> dict[str, Any]:
         return table
 
 
-@given(profiles, flags, variables, hosts, versions)
-def test_no_rule_raises(
-    table: dict[str, Any],
-    extra: dict[str, Any],
-    environment: dict[str, str],
-    seen: HostFacts,
-    version: str | None,
-) -> None:
-    made = facts(
-        profile={**drop_wrong(table), "extra_args": extra},
-        service={"environment": environment},
-        version=version,
-        gpus=seen.gpus,
-        model=seen.model,
-        weight_bytes=seen.weight_bytes,
-        packages=seen.packages,
-        python=seen.python,
-        memory=seen.memory,
-    )
-    assert isinstance(made, Facts)
+def look(made: Facts) -> None:
+    """Ask all rules, and look at what they say."""
     for finding in evaluate(made).findings:
-        assert "\n" not in finding.text
+        assert finding.text.isprintable()
         assert finding.as_dict()["rule"] == finding.rule
+
+
+@given(profiles, variables, versions)
+def test_no_profile_makes_a_rule_raise(
+    table: dict[str, Any], environment: dict[str, str], version: str | None
+) -> None:
+    seen: dict[str, Any] = {"gpus": gpus(), "model": KIMI, "weight_bytes": 550 * GIB, "memory": 500 * GIB}
+    look(facts(profile=drop_wrong(table), service={"environment": environment}, version=version, **seen))
+
+
+@given(st.sampled_from(PROFILES), flags, variables)
+def test_no_flag_makes_a_rule_raise(
+    table: dict[str, Any], extra: dict[str, Any], environment: dict[str, str]
+) -> None:
+    look(facts(profile={**table, "extra_args": extra}, service={"environment": environment}, model=KIMI))
+
+
+@given(st.sampled_from(PROFILES), hosts)
+def test_no_host_makes_a_rule_raise(table: dict[str, Any], seen: HostFacts) -> None:
+    look(replace(facts(profile=table), seen=seen))
