@@ -160,6 +160,8 @@ def _repeated(
     while not bench.get("interrupted") and not bench.get("stopped"):
         left = budget - bench["budget"]["used_s"]
         levels = again(bench, left) if left > 0 else ()
+        if not levels:
+            break
         asked = once_more(values, bench, levels, left)
         if not asked["levels"]:
             break
