@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -102,9 +101,7 @@ def test_eight_running_is_no_cap(site: Site) -> None:
     before = site.status()
     served, restarts = metric(site, "num_requests_total"), site.invocation()
     with load(site, 32):
-        began = time.monotonic()
         document = site.json("doctor")
-        took = time.monotonic() - began
         text = site.run("doctor", "--seconds", "1")
     found = findings(document)
     slots = found["slot-is-not-total"]
@@ -125,7 +122,6 @@ def test_eight_running_is_no_cap(site: Site) -> None:
         "gpu-shared",
     } <= {item["id"] for item in document["fine"]}
     assert document["seconds"] < 15
-    assert took < 30  # with the start of the program, on a machine that also plays the server
 
     # No trace: the same process, no request of ours among those served, no lease, nothing in the audit.
     after = site.status()

@@ -25,7 +25,7 @@ from deployer.deploy.status import drift
 from deployer.deploy.verify import in_effect, server_info
 from deployer.errors import AgentError, DeployerError
 from deployer.host.sampled import Sampled
-from deployer.host.state import HostState, ServiceState
+from deployer.host.state import ServiceState
 from deployer.sglang.effect import Computed
 
 #: How many lines of the running start's log are read, from its end.
@@ -72,7 +72,7 @@ class _Sampling:
 
 def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = ()) -> Evidence:
     """Look once; the GPUs are watched for ``seconds``. HostError where the host cannot be asked."""
-    observed = session.observe(facts=False)
+    observed = session.client.observe({session.service.name: session.service.port}, gpus=True)
     state = observed.services[session.service.name]
     release = state.running.release if state.running else None
     address, port = session.endpoint(state, release)
@@ -83,7 +83,7 @@ def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = (
         service=session.service.name,
         host=session.host_config.name,
         state=state,
-        observed=_with_gpus(session, observed),
+        observed=observed,
         health=health,
         now=0.0,
         drift=tuple(_drift(session, state)),
@@ -96,13 +96,6 @@ def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = (
         evidence = _ask(session, evidence, release, address, port, until=began + seconds)
     sampled = sampling.result()
     return replace(evidence, sampled=sampled, now=sampled.now if sampled else session.client.hello().now)
-
-
-def _with_gpus(session: Session, observed: HostState) -> HostState:
-    """The state with GPUs and who holds their memory; without, where nvidia-smi does not answer."""
-    with suppress(AgentError):
-        return session.client.observe({session.service.name: session.service.port}, gpus=True)
-    return observed
 
 
 def _drift(session: Session, state: ServiceState) -> list[str]:

@@ -12,7 +12,7 @@ from deployer.config.profile import Profile
 from deployer.deploy.session import Health
 from deployer.host.sampled import Sampled
 from deployer.host.state import HostState, ServiceState
-from deployer.sglang.batches import Batches, read_batches
+from deployer.sglang.batches import Batches, parse_batch, read_batches
 from deployer.sglang.effect import Computed
 from deployer.sglang.server_info import ArgumentCheck
 
@@ -123,10 +123,10 @@ class Evidence:
         since = self.now - self.window
         best: tuple[int, str] | None = None
         for line in self.lines:
-            if line.engine and line.t >= since and "batch" in line.text:
-                found = read_batches([(line.t, line.text)], self.interval).decodes
-                if found and (best is None or found[0].running > best[0]):
-                    best = (found[0].running, line.text)
+            if line.engine and line.t >= since and "Decode batch" in line.text:
+                batch = parse_batch(line.text)
+                if batch is not None and batch.leading and (best is None or batch.running > best[0]):
+                    best = (batch.running, line.text)
         return best[1] if best else None
 
     @property

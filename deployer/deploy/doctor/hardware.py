@@ -16,6 +16,8 @@ GIB = 1024**3
 WAITING = 60.0
 #: Points of utilisation between the busiest and the idlest GPU.
 UNEVEN = 30.0
+#: Share of a GPU's memory by which the fullest and the emptiest may differ.
+UNEVEN_MEMORY = 0.1
 #: Share of the power limit that counts as reaching it.
 AT_LIMIT = 0.97
 LITTLE_MEMORY = 0.05
@@ -64,6 +66,26 @@ def gpu_uneven(e: Evidence) -> Answer:
     if not e.busy:
         return Fine(f"{text}; no requests run")
     return Hit(text, (_shown("utilisation", use, "%"),)) if spread >= UNEVEN else Fine(text)
+
+
+@THEME.check(
+    "gpu-memory-uneven",
+    Severity.ADVICE,
+    "GPUs are not equally full",
+    trips=f"the memory in use on two GPUs of the service differs by {100 * UNEVEN_MEMORY:.0f} % of a GPU or more",
+    next="the fullest GPU limits the KV pool of all: under a pipeline another SGLANG_PP_LAYER_PARTITION may leave "
+    "more for it; somebody else may hold memory of one GPU",
+    measure="set [environment] SGLANG_PP_LAYER_PARTITION in a profile PROFILE; deployer apply PROFILE; "
+    "deployer compare {live} PROFILE",
+)
+def gpu_memory_uneven(e: Evidence) -> Answer:
+    used = _mean(e, lambda gpu: gpu.memory_used / GIB if gpu.memory_total else None)
+    if not used:
+        return Unknown(_unseen(e))
+    total = max(gpu.memory_total for looks in _own(e).values() for gpu in looks) / GIB
+    text = f"{min(used.values()):.0f} to {max(used.values()):.0f} of {total:.0f} GiB in use"
+    uneven = max(used.values()) - min(used.values()) >= UNEVEN_MEMORY * total
+    return Hit(text, (_shown("memory", used, "GiB"),)) if uneven else Fine(text)
 
 
 @THEME.check(

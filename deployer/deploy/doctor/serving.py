@@ -169,7 +169,8 @@ def log_errors(e: Evidence) -> Answer:
         return Unknown("the log cannot be read")
     lines = e.serving_lines
     wrong = [line for line in lines if _ERROR.search(_STAMP.sub("", line))]
-    chains = tracebacks(list(read_lines(lines)))
+    raised = any("Traceback (most recent call last)" in line for line in lines)
+    chains = tracebacks(list(read_lines(lines))) if raised else []
     if not wrong and not chains:
         return Fine(f"none in {len(lines)} lines" + (" (the newest)" if e.cut else ""))
     failure = classify(lines) if chains else None

@@ -119,9 +119,10 @@ TRIPS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "kv-full": ({"lines": lines(usage=0.95)}, ["95 % of 100,000 tokens"]),
     "retractions": ({"lines": lines(LogLine(NOW - 60, RETRACT))}, ["1 retractions", "#retracted_reqs: 2"]),
-    "prefix-cache": ({"lines": lines(*[prefill(cached=0, new=1000)] * 400)}, ["0.2 % of the prompts' tokens in 402"]),
+    "prefix-cache": ({"lines": lines(*[prefill(cached=0, new=2000)] * 60)}, ["0.8 % of the prompts' tokens in 62"]),
     "gpu-waits": ({"sampled": sampled(every={"utilization": 30.0})}, ["30 % on average over 8 GPUs"]),
     "gpu-uneven": ({"sampled": sampled(third={"utilization": 20.0})}, ["20 to 80 %", "3: 20 %"]),
+    "gpu-memory-uneven": ({"sampled": sampled(third={"memory_used": 60 * GIB})}, ["60 to 80 of 96 GiB", "3: 60 GiB"]),
     "power-limit": ({"sampled": sampled(third={"power_w": 595.0})}, ["GPU [3]: 400 to 595 W of 600"]),
     "clock-throttled": ({"sampled": sampled(third={"throttle": 0x40})}, ["GPU 3: hardware thermal slowdown"]),
     "gpu-shared": (
