@@ -254,3 +254,15 @@ def test_a_host_that_stopped_boots_again_from_its_disk(own_set: str) -> None:
     assert hosts.up(own_set, settings={"speed": 3}) == [host]
     assert ssh(host, "cat /etc/kept") == "here"
     assert '"speed": 3' in ssh(host, "cat /etc/sglang-standin.json")
+
+
+def test_the_memory_of_a_host_can_be_limited(fresh_host: RehearsalHost) -> None:
+    allocate = ["systemd-run", "--quiet", "--wait", "python3", "-c", "len(bytearray(400 << 20))"]
+    fresh_host.limit_memory(300 << 20)
+    try:
+        with pytest.raises(HostError):
+            fresh_host.run(allocate)
+    finally:
+        fresh_host.limit_memory(None)
+        fresh_host.run(["systemctl", "reset-failed"])
+    fresh_host.run(allocate)

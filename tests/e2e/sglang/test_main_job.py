@@ -20,7 +20,9 @@ def test_tp1_becomes_live_through_its_real_phases(sglang_site: SglangSite) -> No
     document = site.json("apply", "tp1")
     assert (document["outcome"], document["release"]) == ("live", "0001-tp1")
     names = [phase["name"] for phase in document["phases"]]
-    assert [name for name in names if name in PHASES] == PHASES
+    in_order = [name for name in names if name in PHASES]
+    assert in_order == sorted(in_order, key=PHASES.index)
+    assert set(PHASES) - set(in_order) <= {"http-up"}  # it can be over between two looks
     taken = seconds(document)
     assert taken["launch"] > 3  # importing torch and SGLang, twice
     assert 0 < taken["load"] < 60

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from deployer.errors import PreflightRefused
-from deployer.rehearsal import container, machine, preparation, sets, sglang_env
+from deployer.errors import PreflightRefused, UsageError
+from deployer.rehearsal import commands, container, hosts, machine, preparation, sets, sglang_env
 from deployer.rehearsal.preparation import Step, complaint, is_done, marker, pending, prepare
 from deployer.rehearsal.sglang_env import Environment, forget_half_installed, require_disk, steps
 
@@ -203,3 +204,40 @@ def test_the_memory_limit_of_a_host_is_found(tmp_path: Path) -> None:
         == unified / "memory.max"
     )
     assert container.memory_limit_file(1, groups, "cgroup2 /nowhere cgroup2 rw 0 0\n") is None
+
+
+# Commands
+
+
+@pytest.fixture
+def cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder with something prepared in it, and a caller who counts as root."""
+    monkeypatch.setenv("DEPLOYER_REHEARSAL_DIR", str(tmp_path))
+    monkeypatch.setattr(commands, "as_root", lambda: None)
+    monkeypatch.setattr(machine, "require_root", lambda: None)
+    folder = sglang_env.environment().folder
+    folder.mkdir(parents=True)
+    (folder / "large").write_bytes(b"x" * 2_000_000)
+    return folder
+
+
+def test_status_shows_what_is_prepared_and_clean_removes_it(cleaned: Path) -> None:
+    shown = CliRunner().invoke(commands.rehearse, ["status"]).output
+    assert f"sglang-0.5.23: 2 MB in {cleaned}, not finished" in shown
+    assert "sglang-0.5.23: 2 MB" in CliRunner().invoke(commands.rehearse, ["clean"]).output
+    assert not cleaned.exists()
+    assert "no engine is prepared" in CliRunner().invoke(commands.rehearse, ["clean"]).output
+    assert "sglang-0.5.23" not in CliRunner().invoke(commands.rehearse, ["status"]).output
+
+
+def test_what_practice_hosts_run_on_is_not_removed(cleaned: Path) -> None:
+    folder = sets.set_folder("mine")
+    folder.mkdir()
+    sets.SetRecord("mine", folder, "0.5.23", engine="sglang").save()
+    failed = CliRunner().invoke(commands.rehearse, ["clean"])
+    assert isinstance(failed.exception, UsageError)
+    assert "in use by mine" in failed.exception.message
+    assert failed.exception.remedy == "run `deployer rehearse down --name mine` first"
+    assert cleaned.exists()
+    assert hosts.sets_with("sglang") == ["mine"]
+    assert hosts.sets_with("standin") == []
