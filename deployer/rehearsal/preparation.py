@@ -64,7 +64,7 @@ def is_done(folder: Path, step: Step) -> bool:
     """Whether a step was made, to its end and from what it would be made of now."""
     try:
         done = json.loads(marker(folder, step).read_text())
-        return bool(done["fingerprint"] == step.fingerprint and (done["synced"] or done["boot"] == _boot()))
+        return bool(done["fingerprint"] == step.fingerprint and (done.get("synced", True) or done["boot"] == _boot()))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -86,7 +86,7 @@ def _sync(folder: Path, steps: Sequence[Step]) -> None:
     machine.run(["sync", "--file-system", str(folder)], timeout=600)
     for step in steps:
         content = json.loads(marker(folder, step).read_text())
-        if not content["synced"]:
+        if not content.get("synced", True):
             _mark(folder, step, content | {"synced": True})
 
 
