@@ -34,6 +34,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         sglang_env.ensure(print)
 
 
+#: One pass of each level: these are tests of the way, not of the speed.
+BENCH = """
+levels = [1, 2, 4, 8]
+prompt_tokens = 16
+output_tokens = 16
+warmups = 1
+singles = 1
+repeats = 1
+discard = false
+budget = 60
+"""
+
+
 @dataclass
 class SglangSite(Site):
     """A site whose service `tiny` is served by the real SGLang."""
@@ -54,7 +67,7 @@ class SglangSite(Site):
         extra_args: str = "",
         environment: str = "",
         deadlines: str = "start = 300\ndrain = 5\nstop = 60",
-        bench: str = "levels = [1, 2, 4, 8]\nprompt_tokens = 16\noutput_tokens = 16\nwarmups = 1\nsingles = 1",
+        bench: str = BENCH,
     ) -> None:
         """The practice host and its service; what is given is TOML below the table of that name, times in seconds."""
         login = self.host.host_config
