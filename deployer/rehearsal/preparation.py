@@ -64,7 +64,9 @@ def is_done(folder: Path, step: Step) -> bool:
     """Whether a step was made, to its end and from what it would be made of now."""
     try:
         done = json.loads(marker(folder, step).read_text())
-        return bool(done["fingerprint"] == step.fingerprint and (done.get("synced", True) or done["boot"] == _boot()))
+        return bool(
+            done["fingerprint"] == step.fingerprint and (done.get("synced", True) or done["boot"] == _boot())
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
