@@ -16,7 +16,7 @@ from deployer.sglang.evidence import CONSEQUENCE, NOISE, SERVING, STOPPED, UNKNO
 from deployer.sglang.launch import PHASES
 from deployer.sglang.logtext import Line, read_lines
 from deployer.sglang.signatures import FATAL_LINES, Signature, any_of, found_in
-from deployer.sglang.tracebacks import Trace, message_of, tracebacks
+from deployer.sglang.tracebacks import Trace, bare_errors, message_of, tracebacks
 
 __all__ = ["STOPPED", "UNKNOWN", "Failure", "classify", "fatal_patterns", "find"]
 
@@ -24,8 +24,10 @@ _SECONDARY = re.compile(
     r"(?m)^(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError)\b|died during initialization"
     r"|Connection (?:closed|reset) by peer|remote process exited|collective operation timeout|recv, got 0 bytes"
     r"|Connection was likely closed|[Ww]atchdog timeout|Broken pipe|DistStoreError|rank 0 could finish the model load"
-    r"|[Tt]imed out waiting for clients|client socket has timed out|wait timeout after \d|scheduler is dead"
+    r"|[Tt]imed out waiting for clients|got error: (?:Socket )?Timeout|Timeout waiting for key"
+    r"|client socket has timed out|wait timeout after \d|scheduler is dead"
 )
+_DIED = re.compile(r"died during initialization|crashed with exit code|scheduler is dead")
 _EMPTY_EXCEPTIONS = ("EOFError", "BrokenPipeError", "ConnectionResetError", "KeyboardInterrupt", "SystemExit")
 _KILLED_BY = re.compile(r"Killed process (\d+) \(([^)]{1,40})\)|task=([^,]{1,40}),pid=(\d+)")
 #: So much of what the log says is kept with the cause.
@@ -166,10 +168,16 @@ class _Search(Evidence):
         ]
         if self.stalled and (stalled := self.by_stall(self.stalled)):
             return stalled
-        if found := self.by_secondary():
-            return found
+        bare = [one for one in bare_errors(self.lines, self.traces) if not _SECONDARY.search(one.messages)]
         said = endings.by_unit(self, self.unit, self.reached)
         ended = said is not None or any(CONSEQUENCE.search(line.text) for line in self.lines)
+        ended = ended or bool(fatal) or any(_DIED.search(line.text) for line in self.lines)
+        for trace in bare if ended else []:
+            signature = match(trace)
+            if signature is not None:
+                return self.failure(signature, trace.shown, self.phase_of(trace), trace.errors[0], trace.rank)
+        if found := self.by_secondary():
+            return found
         if said is not None and said.signature != UNKNOWN:
             return said
         if fatal:
@@ -181,8 +189,8 @@ class _Search(Evidence):
             if signature is not None:
                 told = _innermost(trace)
                 return self.failure(signature, trace.shown, self.phase_of(trace), told, trace.rank)
-        if harmless:
-            return self.unknown(harmless[0])
+        if harmless or bare:
+            return self.unknown((bare or harmless)[0])
         return said or endings.silence(self, self.unit, self.reached)
 
     def by_secondary(self) -> Failure | None:

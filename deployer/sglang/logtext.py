@@ -47,7 +47,7 @@ _PREFIXES = tuple(
         r"\[(?:pod|container)/[^\]\s]{1,160}\] ?",  # kubectl logs --prefix
         r"\[?[\w.-]{1,60}\]? {1,40}\| ?",  # docker compose logs
         r"[\w.-]{1,120} >> ",  # a job's log
-        r"\((?:[\w.:<>-]{1,80} )?pid=\d{1,8}(?:, ip=[\d.]{7,15})?\) ",  # ray
+        r"\((?:[\w.:<>-]{1,80},? )?(?:rank=\d{1,5}, )?pid=\d{1,8}(?:, ip=[\d.]{7,15})?\) ",  # ray
         r"\[(?P<rank>(?:rank|default)\d{1,5})\]: ?",  # torch
         r" {0,8}(?P<seconds>\d{1,8}\.\d{3}) (?P<end>[NR]) ",  # columns: seconds, how it ended
         r" {0,8}(?P<seconds>\d{1,8}\.\d{3})(?: {4}|\t| ?(?=##|EOF)|$)",  # columns: seconds

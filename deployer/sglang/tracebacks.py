@@ -35,6 +35,8 @@ _HARMLESS = re.compile(
     r"|Exception in callback|Unhandled exception in event loop|Error in (?:atexit|sys\.excepthook)|UserWarning"
     r"|--- Logging error"
 )
+#: An exception with what it says, alone on its line.
+_BARE = re.compile(r"[A-Za-z_][\w.]{1,150}: ?\S", re.ASCII)
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTE|note|warning|error)\b")
 _NATIVE = re.compile(r"\s*what\(\):")
 #: So many lines of somebody else may stand between the lines of a traceback.
@@ -112,6 +114,25 @@ def tracebacks(lines: Sequence[Line]) -> list[Trace]:
         _close(one)
     for trace in found:
         trace.errors = [error for error in trace.errors if error]
+    return found
+
+
+def bare_errors(lines: Sequence[Line], known: Sequence[Trace]) -> list[Trace]:
+    """Exceptions whose traceback has no head: of a log of which only the end, or only the errors, were kept."""
+    inside = [(trace.first, trace.last) for trace in known]
+    found: list[Trace] = []
+    for index, line in enumerate(lines):
+        text = message_of(line.text)
+        if line.piece or not _ERROR_NAME.match(text) or not _BARE.match(text):
+            continue
+        if any(first <= index <= last for first, last in inside):
+            continue
+        first = index
+        while first and index - first < _MESSAGE_LINES and lines[first - 1].text[:1] in (" ", "\t"):
+            first -= 1
+        trace = Trace(first, index, rank_of(line.text), fatal=False, shown=[index], errors=[text.strip()])
+        trace.lines = [other.text for other in lines[first : index + 1]]
+        found.append(trace)
     return found
 
 
