@@ -51,6 +51,9 @@ def keep_evidence(
 ) -> None:
     """Write what happened into the release. A release that cannot be written must not stop the way back."""
     patch: Json = {"failure": failure}
+    transition = session.state().transition
+    if transition is not None and transition.to == trial.release and transition.raw.get("invocation_id"):
+        patch["invocation_id"] = transition.raw["invocation_id"]  # whose log `logs` and `diagnose` read
     if state is not None:
         patch |= {"state": state, "timeline": timeline or None}
     with suppress_refusals():

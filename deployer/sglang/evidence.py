@@ -9,7 +9,7 @@ from typing import Any
 
 from deployer.sglang.launch import PHASES, LaunchLog
 from deployer.sglang.logtext import Line
-from deployer.sglang.tracebacks import RECORD, Trace
+from deployer.sglang.tracebacks import RECORD, Trace, record_in
 
 UNKNOWN = "unknown"
 STOPPED = "stopped"
@@ -95,7 +95,7 @@ class Evidence:
         kept = [position for position in dict.fromkeys(positions) if 0 <= position < len(self.lines)]
         kept = [position for position in kept if self.lines[position].text.strip()][:12]
         lines = [self.lines[position] for position in kept]
-        return tuple(line.text.strip()[:500] for line in lines), tuple(line.number for line in lines)
+        return tuple(_unglued(line.text)[:500] for line in lines), tuple(line.number for line in lines)
 
     def around(self, index: int, before: int, after: int) -> list[int]:
         near = range(max(0, index - before), min(len(self.lines), index + after + 1))
@@ -107,7 +107,8 @@ class Evidence:
     def stamp(self, index: int) -> float:
         """When a line was written by the log's own records; negative where that is not known."""
         for position in range(index, max(-1, index - 50), -1):
-            if found := RECORD.match(self.lines[position].text):
+            found = record_in(self.lines[position].text)
+            if found and found.re is RECORD:
                 hours, minutes, seconds = map(int, found["clock"].split(":"))
                 day = int((found["day"] or "0").replace("-", ""))
                 return day * 86400.0 + hours * 3600 + minutes * 60 + seconds
@@ -133,3 +134,9 @@ class Evidence:
         if said[-1] == "warm-up" and context in SERVING:
             return context
         return said[-1]
+
+
+def _unglued(text: str) -> str:
+    """A line without the progress bars that its record is glued to."""
+    found = record_in(text)
+    return (text[found.start() :] if found else text).strip()

@@ -31,7 +31,7 @@ _DIED = re.compile(r"died during initialization|crashed with exit code|scheduler
 _EMPTY_EXCEPTIONS = ("EOFError", "BrokenPipeError", "ConnectionResetError", "KeyboardInterrupt", "SystemExit")
 _KILLED_BY = re.compile(r"Killed process (\d+) \(([^)]{1,40})\)|task=([^,]{1,40}),pid=(\d+)")
 #: So much of what the log says is kept with the cause.
-_SAID = 300
+_SAID = 160
 #: A telling line is looked for so many lines before a generic traceback.
 _BEFORE = 400
 
@@ -254,7 +254,8 @@ class _Search(Evidence):
         signature = one.id
         if signature == "cuda_oom_load" and here in ("capture", *SERVING):
             signature = "capture_oom" if here == "capture" else "cuda_oom"
-        said = " ".join(said.split())[:_SAID]
+        said = " ".join(said.split())
+        said = said if len(said) <= _SAID else f"{said[: _SAID - 3]}..."
         cause = f"{one.cause} ({said})" if said else one.cause
         return Failure(signature, here, cause, one.remedy, lines, one.reference, numbers, rank, said)
 

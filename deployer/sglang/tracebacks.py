@@ -21,6 +21,8 @@ RECORD = re.compile(
     re.ASCII,
 )
 _BARE_RANK = re.compile(r"\[(?P<rank>[A-Z_]{2,12}\d{1,5}(?: [A-Z_]{2,12}\d{1,5}){0,7})\] ?", re.ASCII)
+#: How a line begins that a progress bar was drawn on.
+_BAR = re.compile(r"[^\[\r\n]{0,200}\d%(?:\|| Completed \|| )", re.ASCII)
 _FRAME = re.compile(r'\s*File "[^"]{1,400}", line \d{1,7}')
 _CARETS = re.compile(r"[\s~^]*\^[\s~^]*$|\s*\.\.\.<\d{1,5} lines?>\.\.\.$|\s*\[Previous line repeated")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{1,150}(?:: ?|$| \()", re.ASCII)
@@ -137,14 +139,22 @@ def bare_errors(lines: Sequence[Line], known: Sequence[Trace]) -> list[Trace]:
 
 
 def message_of(text: str) -> str:
-    """What a record says, without its time and rank."""
-    match = RECORD.match(text) or _BARE_RANK.match(text)
+    """What a record says, without its time and rank; of a line that a bar is glued to, the record after it."""
+    match = record_in(text)
     return text[match.end() :] if match else text
+
+
+def record_in(text: str) -> re.Match[str] | None:
+    """The record that a line is, or the last one that is glued to the bars it begins with."""
+    match = RECORD.match(text) or _BARE_RANK.match(text)
+    if match is None and _BAR.match(text):
+        match = next(reversed(list(RECORD.finditer(text, 0, 4000))), None)
+    return match
 
 
 def rank_of(text: str) -> str:
     """The rank a line names, empty for the main process and for lines that name none."""
-    match = RECORD.match(text) or _BARE_RANK.match(text)
+    match = record_in(text)
     return " ".join(match["rank"].split()) if match else ""
 
 
@@ -200,7 +210,7 @@ def _feed(open_: list[_Open], index: int, text: str) -> None:
             _close(one, keep=True)
             one.trace.lines.append(text)
             return
-    record = RECORD.match(text)
+    record = record_in(text)
     if reading and not record and (raised or (_EXCEPTION.match(text) and not _LEVEL.match(text))):
         framed = [one for one in reading if one.frame is not None]
         if framed or raised:

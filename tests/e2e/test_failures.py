@@ -59,7 +59,16 @@ def test_a_failed_candidate_is_rolled_back(
     assert seen["transition"] is seen["candidate"] is seen["lease"] is None
     assert seen["guard"] == "inactive"
 
-    # The evidence is kept.
+    # The evidence is kept: the release's own log, read again, tells the same.
+    number = int(document["release"][:4])
+    again = site.json("diagnose", "--release", str(number))
+    assert again["recorded"]["signature"] == failure["signature"]
+    if signature == "capture_oom":
+        assert (again["signature"], again["phase"]) == (signature, phase)
+        assert again["source"] == f"release {document['release']}"
+        assert [span["name"] for span in again["timeline"]][-1] == phase
+    assert site.json("diagnose")["outcome"] == "no-failure"
+
     entry = next(item for item in site.json("history")["releases"] if item["release"] == document["release"])
     assert entry["state"] == "failed"
     assert entry["failure"]["cause"] == failure["cause"]

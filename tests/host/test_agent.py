@@ -376,6 +376,11 @@ def test_the_processes_are_weighed_every_second(place: Place) -> None:
     assert 0.5 < seen[-1]["t"] - seen[-2]["t"] < 2.5
 
 
+def test_the_kernels_messages_are_the_kernels(place: Place) -> None:
+    events, _ = finish(place.client.journal(service=SERVICE, kernel=True, since=0.0))
+    assert {event["source"] for event in events} <= {"kernel"}
+
+
 def test_the_journal_of_an_earlier_start(place: Place) -> None:
     client = place.operator()
     started = go_live(place, client, "0001-a", "--say", "first")
