@@ -377,7 +377,7 @@ def test_the_processes_are_weighed_every_second(place: Place) -> None:
 
 
 def test_the_kernels_messages_are_the_kernels(place: Place) -> None:
-    events, _ = finish(place.client.journal(service=SERVICE, kernel=True, since=0.0))
+    events, _ = finish(place.operator().journal(service=SERVICE, kernel=True, since=0.0))
     assert {event["source"] for event in events} <= {"kernel"}
 
 
