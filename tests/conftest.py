@@ -16,7 +16,7 @@ from hypothesis import settings
 from deployer.rehearsal import hosts, sets
 
 # How many examples a property is tried on: few in every run, many by `make fuzz`.
-settings.register_profile("quick", max_examples=15, deadline=None, database=None)
+settings.register_profile("quick", max_examples=10, deadline=None, database=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

@@ -10,10 +10,10 @@ host would do by itself after its operator is gone is not played here.
 
 from __future__ import annotations
 
-import copy
+import json
 import time
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from deployer.errors import AgentError, ChannelLost
 from deployer.host.fake_changing import OPERATIONS, STREAMS, Events
@@ -21,7 +21,15 @@ from deployer.host.fake_reading import acquire, finish, view
 from deployer.host.fake_world import Engine, FakeService, FakeWorld
 from deployer.host.protocol import Json
 
+T = TypeVar("T")
+
 __all__ = ["Engine", "FakeHost", "FakeService", "FakeStream", "FakeWorld"]
+
+
+def as_sent(value: T) -> T:
+    """A value as it arrives over the wire: a copy, and JSON."""
+    copy: T = json.loads(json.dumps(value))
+    return copy
 
 
 class FakeHost:
@@ -47,16 +55,16 @@ class FakeHost:
                 return stream.result
         self._begin(op, args)
         if op == "lease.acquire":
-            return copy.deepcopy(acquire(self, copy.deepcopy(args or {})))
+            return as_sent(acquire(self, as_sent(args or {})))
         with self.world.lock:
-            return copy.deepcopy(function(self, copy.deepcopy(args or {})))
+            return as_sent(function(self, as_sent(args or {})))
 
     def stream(self, op: str, args: Json | None = None) -> FakeStream:
         self._begin(op, args)
         function = STREAMS.get(op)
         if function is None:
             raise AgentError("unknown-op", f"this agent has no operation {op!r}")
-        return FakeStream(self, function(self, copy.deepcopy(args or {})))
+        return FakeStream(self, function(self, as_sent(args or {})))
 
     def close(self, *, bye: bool = True) -> None:
         if not self.closed:
@@ -66,7 +74,7 @@ class FakeHost:
     def _begin(self, op: str, args: Json | None) -> None:
         if self.closed:
             raise ChannelLost(f"{self.name}: the connection was closed")
-        self.world.calls.append((op, copy.deepcopy(args or {})))
+        self.world.calls.append((op, as_sent(args or {})))
         if self.world.faults.get(op):
             raise self.world.faults[op].pop(0)
 

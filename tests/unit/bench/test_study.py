@@ -17,7 +17,7 @@ TYPICAL = next(item for item in study.CONDITIONS if item.name == "typical")
 
 
 def test_false_alarms_are_rare_and_a_tenth_is_found() -> None:
-    found = {cell.loss: cell for cell in study.cells([TYPICAL], [3], [0.0, 0.10], trials=600)}
+    found = {cell.loss: cell for cell in study.cells([TYPICAL], [3], [0.0, 0.10], trials=250)}
     assert found[0.0].fail < 0.01
     assert found[0.10].fail > 0.95
     assert found[0.10].passed < 0.01

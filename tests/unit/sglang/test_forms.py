@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.deploy.diagnose import of_file
@@ -127,7 +127,7 @@ def test_a_log_without_times_has_no_times() -> None:
 def test_no_signature_calls_a_good_log_a_failure(name: str) -> None:
     text = "\n".join(text for _, _, text in launch(name))
     assert diagnose(read(text)).outcome != "failed"
-    for cut in range(0, len(text), max(1, len(text) // 40)):
+    for cut in range(0, len(text), max(1, len(text) // 12)):
         assert diagnose(read(text[:cut])).outcome != "failed"
 
 
@@ -190,7 +190,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("word", HOSTILE)
 def test_a_long_line_is_read_in_linear_time(word: str) -> None:
-    """A megabyte takes four times as long as a quarter of one, and not sixteen times."""
+    """Four times as much takes four times as long, and not sixteen times."""
 
     def seconds(size: int) -> float:
         line = (word * (size // len(word) + 1))[:size]
@@ -203,13 +203,12 @@ def test_a_long_line_is_read_in_linear_time(word: str) -> None:
         diagnose(read(f"{head}{line}\n{line}\n"))
         return time.process_time() - began
 
-    assert seconds(200_000) < 0.5 + 8 * seconds(50_000)
+    assert seconds(80_000) < 0.2 + 8 * seconds(20_000)
 
 
 _WORDS = st.sampled_from([*HOSTILE, *FAILED, *until("ready"), "\n", "\r\n", "{", '{"MESSAGE": ', "\ufeff"])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(_WORDS.map(str.encode), st.binary(max_size=12)), max_size=40).map(b"".join))
 def test_any_bytes_are_diagnosed(data: bytes) -> None:
     found = diagnose(read(decode(data)))
@@ -218,7 +217,6 @@ def test_any_bytes_are_diagnosed(data: bytes) -> None:
     json.dumps(found.as_dict())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(TEXT)))
 def test_cut_anywhere_the_phase_only_grows(cut: int) -> None:
     whole, part = diagnose(read(TEXT)), diagnose(read(TEXT[:cut]))
