@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-#: Most that a test may take of the processor, in seconds of an ordinary one. Almost all take less than a hundredth of it.
+#: Most that a test may take of the processor, in seconds of an ordinary one. Almost all take less than a hundredth.
 CPU_LIMIT = 0.5
 #: What an ordinary processor takes for `_slowness`'s loop, in seconds.
 _ORDINARY = 0.06

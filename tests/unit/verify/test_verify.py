@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import httpx
@@ -188,8 +189,10 @@ def test_an_advertised_address_that_leads_elsewhere(status: int, body: Any, word
 
 
 def test_an_advertised_address_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deployer.deploy.verify.ADVERTISED_SECONDS", 0.01)
-    monkeypatch.setattr("deployer.deploy.verify.RETRY_SECONDS", 0.006)
+    monkeypatch.setattr("deployer.deploy.verify.ADVERTISED_SECONDS", 1.0)
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.append(now.pop() + seconds))
     tries = 0
 
     def refuse(request: httpx.Request) -> httpx.Response:
