@@ -56,7 +56,7 @@ def release_view(document: Json, *, defaults: bool) -> RenderableType:
         return head
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for name in ("argument", "asked", "in effect", ""):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name == "argument")
     for item in wanted:
         asked = f"[dim](default {escape(shown(item['requested']))})[/dim]"
         style = _STYLES.get(item["verdict"], "")

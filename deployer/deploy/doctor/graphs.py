@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deployer.deploy.doctor.base import COMPARE, Answer, Fine, Hit, Theme, Unknown, try_profile
 from deployer.deploy.doctor.evidence import Evidence
+from deployer.sglang.reasons import reason
 from deployer.sglang.rules.base import Severity
 
 THEME = Theme("CUDA graphs")
@@ -25,25 +26,23 @@ def graphs_off(e: Evidence) -> Answer:
         return Unknown("neither the server nor its log tells which graphs were captured")
     if sizes:
         return Fine(f"{len(sizes)} decode graphs, up to batches of {sizes[-1]}")
-    flags = (
-        [word for word in e.state.running.argv if "disable" in word and "cuda-graph" in word]
-        if e.state.running
-        else []
-    )
-    evidence = [
-        f"the command line has {' '.join(flags)}"
-        if flags
-        else "no flag asks for it: SGLang itself turned them off"
-    ]
-    if e.batches.decodes:
-        evidence.append(_eager_share(e))
-        evidence += [e.largest] if e.largest else []
+    if e.argument("device") == "cpu":
+        return Fine("the engine runs on a CPU, which has none")
+    words = e.state.running.argv if e.state.running else ()
+    flags = [word for word in words if "disable" in word and "cuda-graph" in word]
+    share = [_eager_share(e)] if e.batches.decodes else []
+    shown = [e.largest] if e.largest else []
+    if not flags:
+        told = reason("disable_cuda_graph", [line.text for line in e.lines if line.engine])
+        why = f"SGLang says: {told}" if told else "its log may say why"
+        evidence = ("no flag asks for it: SGLang itself turned them off", why, *share, *shown)
+        return Hit(
+            "SGLang captured no decode graph", evidence, measure="deployer history {number} --defaults"
+        )
     name = e.other_profile(lambda profile: profile.cuda_graph.enabled and profile.parallelism.pp == e.pp)
-    return Hit(
-        "no decode graph was captured",
-        tuple(evidence),
-        measure=try_profile(e, name, "[cuda_graph] enabled = true"),
-    )
+    evidence = (f"the command line has {' '.join(flags)}", *share, *shown)
+    measure = try_profile(e, name, "[cuda_graph] enabled = true")
+    return Hit("no decode graph was captured", evidence, measure=measure)
 
 
 @THEME.check(

@@ -27,9 +27,10 @@ Exit code 6 where nothing healthy serves (`not-serving`), else 0, whatever else 
 
 Under a pipeline three numbers are easily misread. `#running-req` in the log, `num_running_reqs` in `/v1/loads` and the
 gauge of that name in `/metrics` all count *one micro-batch*, the one in turn; there are `pp_size +
-pp_async_batch_depth` of them. The queue, `#token`, the usage of the KV pool and the throughput are the whole server's.
-doctor therefore takes the number of requests in all from the open connections to the port, and the mean size of a
-micro-batch from the growth of `#token` from one decode line to the next.
+pp_async_batch_depth` of them. (SGLang 0.5.23, pp 2 with depth 2 and 8 requests under way: `/v1/loads` said 2.) The
+queue, `#token`, the usage of the KV pool and the throughput are the whole server's. doctor therefore takes the number
+of requests in all from the open connections to the port, and the mean size of a micro-batch from the growth of
+`#token` from one decode line to the next.
 """
 
 

@@ -48,6 +48,17 @@ def test_pp2_and_pp2_async_replace_it_and_give_way_again(tp1_site: SglangSite) -
     third = site.json("apply", "pp2-async", "--yes")
     assert (third["outcome"], third["previous"]) == ("live", "0002-pp2")
     assert in_force(site) == (2, 32, 2)
+    computed = third["in_effect"]["computed"]
+    assert (computed["slots"], computed["micro_batch_cap"], computed["max_running"]) == (4, 32, 64)
+    assert (computed["kv_tokens"], computed["graph_sizes"], computed["context_length"]) == (16384, [], 8192)
+    assert third["in_effect"]["missing"] == third["in_effect"]["changed"] == []
+    told = {item["argument"]: item for item in site.json("history", "3")["arguments"]}
+    assert "incompatible with overlap schedule" in told["disable_overlap_schedule"]["reason"]
+    looked = site.json("doctor", "--seconds", "1")
+    assert looked["ok"]
+    assert {"argument-changed", "drift", "graphs-off", "nothing-in-flight"} <= {
+        item["id"] for item in looked["fine"]
+    }
     assert site.status()["drift"] == []
     compared = site.json("compare", "tp1", "pp2", "pp2-async")
     assert len(compared["releases"]) == 3

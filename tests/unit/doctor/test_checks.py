@@ -243,6 +243,20 @@ def test_why_requests_wait(changes: dict[str, Any], word: str) -> None:
     assert word in finding.next
 
 
+def test_graphs_that_sglang_turned_off_itself() -> None:
+    computed = replace(COMPUTED, graph_sizes=())
+    why = LogLine(
+        NOW - 3600,
+        "[2026-11-29 16:40:24] Cuda graph is disabled because of using torch native attention backend",
+    )
+    finding = found(judge(evidence(computed=computed, lines=(why, *lines()))), "graphs-off")
+    assert finding is not None
+    assert "torch native attention backend" in finding.evidence[1]
+    assert finding.measure == "deployer history 2 --defaults"
+    on_cpu = evidence(computed=computed, effective={**EFFECTIVE, "device": "cpu"})
+    assert found(judge(on_cpu), "graphs-off") is None
+
+
 def test_old_lines_do_not_count() -> None:
     old = evidence(lines=lines(graph=False, t=NOW - 1000))
     assert old.batches.sizes == []
