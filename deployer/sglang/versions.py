@@ -113,7 +113,7 @@ class FlagTable:
     asked: Version
     flags: tuple[Flag, ...]
     note: str | None = None
-    #: Whether the lists of choices are known to be all: read from the version's running parser.
+    #: Whether the lists of choices are known to be whole: as in the version's running parser.
     complete: bool = False
     #: The file it was learned into; None: it ships with deployer.
     learned: Path | None = None
@@ -134,8 +134,8 @@ class FlagTable:
     def strict(self) -> bool:
         """Whether a value outside of the choices can be refused.
 
-        Choices of the older shipped tables were read from SGLang's source, which extends some of them as it runs, and
-        a neighbouring version may have others: only a table that was read from the running parser of this very
+        Some shipped tables were read from SGLang's source, which extends some lists as it runs, and a neighbouring
+        version may have others: only a table that was read from, or compared with, the running parser of this very
         version is sure of them.
         """
         return self.complete and self.version == self.asked

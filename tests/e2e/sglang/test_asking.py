@@ -61,14 +61,9 @@ def test_it_judges_many_command_lines_at_once(sglang_site: SglangSite, tmp_path:
 def test_what_it_refuses_never_stops_the_live_server(tp1_site: SglangSite) -> None:
     site = tp1_site
     before = site.invocation()
-    site.write_inventory(extra_args="page-size = 3", more="")
-    (site.folder / "profiles").mkdir()
-    (site.folder / "profiles" / "odd.toml").write_text(
-        'extends = "tp1"\n[memory]\nchunked_prefill_size = 4096\n'
-    )
-    (site.folder / "deployer.toml").write_text('profiles = "profiles"\n')
-    document = site.json("apply", "odd", "--yes", expect=3)
+    site.write_inventory(extra_args="gpu-id-step = 0")
+    document = site.json("apply", "tp1", "--yes", expect=3)
     assert (document["outcome"], document["failure"]["phase"]) == ("refused", "validate")
-    assert "chunked_prefill_size must be divisible by page_size" in document["message"]
+    assert "gpu_id_step must be positive (srt/arg_groups/validation_hook.py:" in document["message"]
     assert site.invocation() == before
     assert site.live() == "0001-tp1"

@@ -148,6 +148,10 @@ def check_arguments(fields: Mapping[str, Any]) -> None:
         )
     if ":" in str(fields.get("served_model_name") or ""):
         raise LaunchError("AssertionError", "served_model_name cannot contain a colon (':') character")
+    if int(fields["base_gpu_id"]) < 0:
+        raise LaunchError("AssertionError", "base_gpu_id must be non-negative")
+    if int(fields["gpu_id_step"]) < 1:
+        raise LaunchError("AssertionError", "gpu_id_step must be positive")
     size, page = int(fields.get("chunked_prefill_size") or 8192), int(fields.get("page_size") or 1)
     if size > 0 and size % page:
         raise LaunchError("AssertionError", "chunked_prefill_size must be divisible by page_size")
