@@ -4,10 +4,6 @@ As a script (``python load.py``, with the other files of ``COMPANIONS`` beside i
 stdin, the API key from ``DEPLOYER_BENCH_API_KEY``, and writes JSON lines to stdout: progress, and last
 ``{"event": "result", "bench": {...}}``. It needs httpx and Python 3.9. Exit status: 0 measured (whatever
 the result), 2 the spec is wrong, 130 interrupted (the result then says what was cut).
-
-What it takes care of, because it distorts results otherwise: a new connection for each request out of a
-pool that never queues; the time stamp of a chunk before anything is done with it; no garbage collection
-during a level; no retries; and a measure of the client's own saturation.
 """
 
 from __future__ import annotations
@@ -16,14 +12,11 @@ import asyncio
 import contextlib
 import json
 import os
-import platform
 import signal
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 if not __package__:  # on the host the files lie side by side; by this they are the package that they were
@@ -31,23 +24,14 @@ if not __package__:  # on the host the files lie side by side; by this they are 
         sys.modules[name] = types.ModuleType(name)
     sys.modules["deployer.bench"].__path__ = [os.path.dirname(os.path.abspath(__file__))]
 
-import httpx
-
-from deployer.bench import stats, traffic
-from deployer.bench.budget import Pace, discard_fits, hung, what_to_leave_out
-from deployer.bench.drive import Done, Drive, Job, client, tls_context
-from deployer.bench.levels import Pass, level_summary, pass_summary
-from deployer.bench.progress import Progress
-from deployer.bench.sanity import FIXED_PROMPT, FIXED_TOKENS, sanity
+from deployer.bench.run import API_KEY_VARIABLE, Run
 from deployer.bench.spec import Spec
-from deployer.bench.workers import Crew, processes_for, usable_cores, work
+from deployer.bench.workers import work
 
 Json = dict[str, Any]
 Emit = Callable[[Json], None]
 T = TypeVar("T")
 
-API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
-SCHEMA = 2
 
 #: What has to lie beside this file where deployer is not installed.
 COMPANIONS = (
@@ -56,8 +40,11 @@ COMPANIONS = (
     "levels.py",
     "progress.py",
     "prompts.py",
+    "run.py",
+    "sampler.py",
     "sanity.py",
     "saturation.py",
+    "server.py",
     "spec.py",
     "stats.py",
     "stream.py",
@@ -65,267 +52,6 @@ COMPANIONS = (
     "transport.py",
     "workers.py",
 )
-
-
-class Stop(Exception):
-    """The run ends early; the message says why."""
-
-
-class Run:
-    """One run of the benchmark: warm-ups, single requests, then the levels."""
-
-    def __init__(self, spec: Spec, emit: Emit, api_key: str | None) -> None:
-        self.spec = spec
-        self.emit = emit
-        self.api_key = api_key
-        self.salt = spec.salt or os.urandom(6).hex()
-        self.stop = asyncio.Event()
-        self.interrupted: str | None = None
-        self.pieces_per_token = spec.pieces_per_token or 1.0
-        self.answers: list[stats.Request] = []
-        self.pace = Pace()
-        self.began = time.perf_counter()
-        self.cut: list[str] = []
-        self.levels: dict[int, list[Pass]] = {}
-        self.discarded: dict[int, Json] = {}
-        self.outputs: list[stats.Request] = []
-        self.foreign: list[Json] = []
-        self.bench: Json = {}
-        secret = {} if api_key is None else {API_KEY_VARIABLE: api_key}
-        self.crew = Crew(asdict(spec), secret)
-        self.tls = tls_context(spec)
-
-    def interrupt(self, reason: str) -> None:
-        """Stop at once; what is under way is cut."""
-        self.interrupted = self.interrupted or reason
-        self.stop.set()
-        self.crew.stop()
-
-    def tell(self, event: Json) -> None:
-        """Report progress; a reader that is gone is a reason to stop loading the server."""
-        try:
-            self.emit(event)
-        except OSError:
-            self.interrupt("nobody reads the results")
-
-    def left(self) -> float:
-        """Seconds of the budget that are left."""
-        return self.began + self.spec.budget - time.perf_counter()
-
-    async def everything(self) -> Json:
-        """Run it all and return the bench document, partial when interrupted or without hope."""
-        spec = self.spec
-        self.began = time.perf_counter()
-        shown = {
-            f.name: getattr(spec, f.name) for f in fields(spec) if f.name not in ("base_url", "model", "salt")
-        }
-        loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
-        self.bench = {
-            "schema": SCHEMA,
-            "started": time.time(),
-            "base_url": spec.base_url,
-            "model": spec.model,
-            "spec": {**shown, "levels": list(spec.levels), "salt": self.salt},
-            "workload": spec.workload(),
-            "client": {"python": platform.python_version(), "httpx": httpx.__version__, "loop": loop},
-            "warmups": None,
-            "singles": None,
-            "single_stream_tok_s": None,
-            "levels": [],
-            "stopped": None,
-        }
-        try:
-            await self._stages()
-        except Stop as reason:
-            self.bench["stopped"] = str(reason)
-        finally:
-            await self.crew.end()
-        self.bench["levels"] = [self._level(level) for level in self.levels]
-        self.bench["sanity"] = sanity(self.outputs, self.answers)
-        self.bench["client"]["pieces_per_token"] = round(self.pieces_per_token, 4)
-        self.bench["interrupted"] = self.interrupted
-        self.bench["client_limited"] = any(
-            level["client"]["client_limited"] for level in self.bench["levels"]
-        )
-        self.bench["foreign_traffic"] = traffic.combined(self.foreign)
-        seconds = round(time.perf_counter() - self.began, 3)
-        self.bench["budget"] = {"seconds": spec.budget, "used_s": seconds, "cut": self.cut}
-        self.bench["seconds"] = seconds
-        return self.bench
-
-    def _level(self, level: int) -> Json:
-        found = level_summary(self.levels[level], level, self.began)
-        found["discarded"] = self.discarded.get(level)
-        return found
-
-    async def _stages(self) -> None:
-        spec, bench = self.spec, self.bench
-        if spec.warmups:
-            warm = await self._stage("warmup", "warmup", 1, spec.warmups, spec.warmup_tokens)
-            bench["warmups"] = stats.stage_summary(warm.requests)
-            self._learn_length(warm.requests)
-            self._hope("the warm-up", warm.requests)
-        if spec.singles:
-            alone = await self._stage("single", "single", 1, spec.singles, spec.output_tokens)
-            seen = {"client": alone.client, "foreign_traffic": alone.foreign_traffic}
-            bench["singles"] = {**stats.single_summary(alone.requests), **seen}
-            bench["single_stream_tok_s"] = stats.single_stream_rate(alone.requests)
-            self.pace.learn(1, bench["single_stream_tok_s"])
-            self._hope("the single runs", alone.requests)
-        if spec.fixed_prompt:
-            await self._fixed_prompt()
-        for repeat in range(spec.repeats):
-            for place, level in enumerate(spec.levels):
-                await self._level_pass(level, repeat, spec.levels[place:])
-        if spec.fixed_prompt:
-            await self._fixed_prompt()
-
-    async def _fixed_prompt(self) -> None:
-        """Ask the fixed prompt; the second answer is compared with the first."""
-        if self.left() <= 0:
-            self.cut.append("the fixed prompt was not asked, the time was used up")
-            return
-        label = f"fixed/{len(self.answers)}"
-        asked = await self._stage("fixed", label, 1, 1, FIXED_TOKENS, texts=[FIXED_PROMPT])
-        self.answers += asked.requests
-        self._hope("the fixed prompt", asked.requests)
-
-    async def _level_pass(self, level: int, repeat: int, ahead: tuple[int, ...]) -> None:
-        spec = self.spec
-        if repeat == 0 and spec.discard:
-            await self._discard(level, ahead)
-        elif repeat and level not in self.levels:
-            return  # its first pass was left out, and said so
-        planned = level * spec.rounds(level)
-        why = what_to_leave_out(
-            self.pace, level, planned * spec.output_tokens, self.left(), 0.0 if repeat else spec.grace()
-        )
-        if why:
-            self.cut.append(f"level {level}, pass {repeat + 1}: left out, {why}")
-            return
-        number = repeat + spec.first_repeat
-        one = await self._stage("level", f"level {level}/{number}", level, planned, spec.output_tokens)
-        one.repeat = number
-        self.levels.setdefault(level, []).append(one)
-        if one.cut_short:
-            self.cut.append(f"level {level}, pass {repeat + 1}: {one.cut_short}")
-        self.pace.learn(level, pass_summary(one, level, self.began)["aggregate_tok_s"])
-        self._hope(f"level {level}", one.requests)
-
-    async def _discard(self, level: int, ahead: tuple[int, ...]) -> None:
-        """A wave that is not counted: what is compiled or captured for a batch size is compiled in its first."""
-        spec = self.spec
-        passes = [(n, n * spec.rounds(n) * spec.output_tokens) for n in ahead]
-        if not discard_fits(self.pace, (level, level * spec.output_tokens), passes, self.left()):
-            self.cut.append(f"level {level}: no wave was discarded, to have time for what counts")
-            return
-        wave = await self._stage("discard", f"level {level}/discarded", level, level, spec.output_tokens)
-        found = pass_summary(wave, level, self.began)
-        names = ("requests", "completed", "failed", "output_tokens", "wall_s", "aggregate_tok_s", "cut_short")
-        self.discarded[level] = {name: found[name] for name in names}
-        self.pace.learn(level, found["aggregate_tok_s"])
-        if not any(r.completed for r in wave.requests):
-            self.levels[level] = [wave]  # nothing better will come: the level is what this wave was
-        self._hope(f"level {level} (the discarded wave)", wave.requests)
-
-    def _learn_length(self, requests: list[stats.Request]) -> None:
-        """How many pieces of text make a token, from what the server counted."""
-        pieces = self._pieces(self.spec.prompt_tokens) + self._pieces(self.spec.shared_prefix)
-        counted = [r.prompt_tokens for r in requests if r.completed and r.prompt_tokens]
-        if counted:
-            self.pieces_per_token = min(max(pieces * len(counted) / sum(counted), 0.1), 2.0)
-
-    def _pieces(self, tokens: int) -> int:
-        return round(tokens * self.pieces_per_token)
-
-    def _hope(self, name: str, requests: list[stats.Request]) -> None:
-        if self.interrupted:
-            raise Stop(f"interrupted ({self.interrupted}) during {name}")
-        if not any(r.completed for r in requests):
-            first = requests[0]
-            why = first.kind if first.kind != "cut" else "the time was used up"
-            raise Stop(
-                f"none of the {len(requests)} requests of {name} was completed ({why}: {first.detail})"
-            )
-
-    async def _stage(
-        self, name: str, label: str, width: int, total: int, asked: int, texts: list[str] | None = None
-    ) -> Pass:
-        """``total`` requests, ``width`` at a time, and what was seen beside them."""
-        spec = self.spec
-        deadline = spec.deadline(-(-total // width))
-        if name == "level" and spec.level_deadline:
-            deadline = spec.level_deadline
-        end = self.began + spec.budget
-        job = Job(
-            label=label,
-            width=width,
-            total=total,
-            asked=asked,
-            pieces=self._pieces(spec.prompt_tokens),
-            shared=self._pieces(spec.shared_prefix),
-            salt=self.salt,
-            deadline=deadline,
-            streams=list(range(width)),
-            texts=texts,
-            stop_at=end,
-            cut_at=end + spec.grace(),
-        )
-        before = await self._counters()
-        began = time.perf_counter()
-        done = await self._perform(name, job)
-        seconds = time.perf_counter() - began
-        short = self._cut_short(done, total)
-        requests = done.requests
-        ours = sum(r.tokens or 0 for r in requests if r.completed)
-        unsure = sum(r.asked for r in requests if not r.completed and r.intent is not None)
-        after = await self._counters(at_least=None if before.tokens is None else before.tokens + ours)
-        foreign = traffic.judge(before, after, ours=ours, unsure=unsure, seconds=seconds)
-        self.foreign.append({"stage": label, **foreign})
-        for request in requests:
-            if self.api_key:
-                request.detail = request.detail.replace(self.api_key, "***")
-        if name in ("single", "level"):
-            self.outputs += requests
-        return Pass(0, began, requests, done.client, foreign["value"], short)
-
-    def _cut_short(self, done: Done, total: int) -> str | None:
-        """What the end of the budget did to a stage. Requests that were never sent are taken out of it."""
-        if done.stopped or done.cut:
-            sent = [r for r in done.requests if r.intent is not None]
-            moved = [moment for r in sent for moment in (r.intent or 0.0, *r.stamps)]
-            if done.cut and hung(moved, time.perf_counter()):
-                for request in sent:
-                    if request.kind == "cut":
-                        request.kind = "timeout"
-                        request.detail = "nothing moved any more when the time of the benchmark was up"
-            lost = sum(1 for r in sent if r.kind == "cut")
-            done.requests = sent
-            return f"the time was used up with {len(sent)} of {total} requests sent" + (
-                f", {lost} of them not ended" if lost else ""
-            )
-        return None
-
-    async def _perform(self, name: str, job: Job) -> Done:
-        processes = processes_for(job.width, self.pace.rate(job.width), usable_cores())
-        drive = Drive(self.spec, job, self.stop)
-        counts = drive.counts if processes == 1 else self.crew.counts
-        progress = Progress(self.tell, name, job.width, job.total, counts)
-        async with progress.every(self.spec.progress_interval):
-            if processes > 1:
-                return await self.crew.run(job, processes)
-            async with self._client() as sender:
-                return await drive.run(sender)
-
-    async def _counters(self, at_least: float | None = None) -> traffic.Counters:
-        if self.stop.is_set():
-            return traffic.Counters()
-        async with self._client(patience=5.0) as asker:
-            return await traffic.settled(asker, self.spec.base_url, at_least=at_least)
-
-    def _client(self, patience: float | None = None) -> httpx.AsyncClient:
-        """A client that waits ``patience`` seconds for a piece of an answer; None: as long as it takes."""
-        return client(self.tls, self.api_key, patience)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -55,7 +55,7 @@ def shares(job: Job, processes: int, start_at: float) -> list[Job]:
 
 
 class Child:
-    """This program as a child process in another part. ``take`` gets each line of its, None at its end."""
+    """A script of this folder as a child process. ``take`` gets each line of its, None at its end."""
 
     def __init__(self, process: asyncio.subprocess.Process, take: Callable[[Json | None], None]) -> None:
         self.process = process
@@ -63,14 +63,18 @@ class Child:
 
     @classmethod
     async def start(
-        cls, part: str, environment: dict[str, str], first: Json, take: Callable[[Json | None], None]
+        cls,
+        script: Sequence[str],
+        environment: dict[str, str],
+        first: Json,
+        take: Callable[[Json | None], None],
     ) -> Child:
-        """``part`` is the argument that says which; ``first`` is the first line it gets."""
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "load.py")
+        """``script`` is its name and arguments; ``first`` is the first line it gets."""
+        folder = os.path.dirname(os.path.abspath(__file__))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            script,
-            part,
+            os.path.join(folder, script[0]),
+            *script[1:],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **environment},
@@ -121,7 +125,7 @@ class Crew:
             said: asyncio.Queue[Json | None] = asyncio.Queue()
             self._said.append(said)
             self._children.append(
-                await Child.start("--worker", self._environment, self._spec, said.put_nowait)
+                await Child.start(("load.py", "--worker"), self._environment, self._spec, said.put_nowait)
             )
         for said in self._said[begun:]:
             if await said.get() is None:

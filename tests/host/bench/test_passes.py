@@ -115,7 +115,7 @@ def test_a_discarded_wave_that_fails_ends_the_run_and_is_seen(mock_server: str) 
 
 def test_a_level_of_several_processes_is_one_level(mock_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deployer.bench.workers.STREAMS_EACH", 2)
-    monkeypatch.setattr("deployer.bench.load.usable_cores", lambda: 3)
+    monkeypatch.setattr("deployer.bench.run.usable_cores", lambda: 3)
     options = {"levels": [2, 6], "waves": 2, "repeats": 2, "discard": False, "progress_interval": 0.05}
     events: list[dict[str, Any]] = []
     spec = {"warmups": 0, "singles": 0, "output_tokens": 40, "fixed_prompt": False, **options}
@@ -139,7 +139,7 @@ def test_several_processes_are_cut_and_gone_when_interrupted(
     mock_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deployer.bench.workers.STREAMS_EACH", 1)
-    monkeypatch.setattr("deployer.bench.load.usable_cores", lambda: 2)
+    monkeypatch.setattr("deployer.bench.run.usable_cores", lambda: 2)
 
     def emit(event: dict[str, Any]) -> None:
         if event["event"] == "level" and event["tok_s"] > 0:
