@@ -10,6 +10,8 @@ from math import sqrt
 
 #: A server on which nothing at all has moved for this long when the time is up is hung, not slow; in seconds.
 HUNG = 60.0
+#: A wave that is not counted has to leave this much more time than is expected to be needed.
+DOUBT = 1.5
 
 
 class Pace:
@@ -49,7 +51,7 @@ def discard_fits(
     ``wave`` and ``passes`` are (concurrency, output tokens).
     """
     needed = pace.seconds(*wave) + sum(pace.seconds(*item) for item in passes)
-    return needed <= left
+    return needed * DOUBT <= left
 
 
 def what_to_leave_out(pace: Pace, concurrency: int, tokens: float, left: float, grace: float) -> str | None:

@@ -41,8 +41,15 @@ class Stop(Exception):
 class Run:
     """One run of the benchmark: warm-ups, single requests, then the levels."""
 
-    def __init__(self, spec: Spec, emit: Emit, api_key: str | None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        emit: Emit,
+        api_key: str | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.spec = spec
+        self.clock = clock
         self.emit = emit
         self.api_key = api_key
         self.salt = spec.salt or os.urandom(6).hex()
@@ -51,7 +58,7 @@ class Run:
         self.pieces_per_token = spec.pieces_per_token or 1.0
         self.answers: list[stats.Request] = []
         self.pace = Pace()
-        self.began = time.perf_counter()
+        self.began = self.clock()
         self.cut: list[str] = []
         self.levels: dict[int, list[Pass]] = {}
         self.discarded: dict[int, Json] = {}
@@ -78,12 +85,12 @@ class Run:
 
     def left(self) -> float:
         """Seconds of the budget that are left."""
-        return self.began + self.spec.budget - time.perf_counter()
+        return self.began + self.spec.budget - self.clock()
 
     async def everything(self) -> Json:
         """Run it all and return the bench document, partial when interrupted or without hope."""
         spec = self.spec
-        self.began = time.perf_counter()
+        self.began = self.clock()
         shown = {
             f.name: getattr(spec, f.name) for f in fields(spec) if f.name not in ("base_url", "model", "salt")
         }
@@ -118,7 +125,7 @@ class Run:
             level["client"]["client_limited"] for level in self.bench["levels"]
         )
         self.bench["foreign_traffic"] = traffic.combined(self.foreign)
-        seconds = round(time.perf_counter() - self.began, 3)
+        seconds = round(self.clock() - self.began, 3)
         self.bench["budget"] = {"seconds": spec.budget, "used_s": seconds, "cut": self.cut}
         self.bench["seconds"] = seconds
         return self.bench
@@ -133,6 +140,7 @@ class Run:
         asked = {
             "base_url": self.spec.base_url,
             "interval": self.spec.sample_interval,
+            "nvidia_smi": self.spec.nvidia_smi,
             "gpus": self.spec.gpus,
         }
         return await Child.start(("sampler.py",), self.secret, asked, take)
@@ -192,6 +200,9 @@ class Run:
         number = repeat + spec.first_repeat
         one = await self._stage("level", f"level {level}/{number}", level, planned, spec.output_tokens)
         one.repeat = number
+        if not one.requests and not self.interrupted:
+            self.cut.append(f"level {level}, pass {repeat + 1}: left out, the time was used up")
+            return
         self.levels.setdefault(level, []).append(one)
         if one.cut_short:
             self.cut.append(f"level {level}, pass {repeat + 1}: {one.cut_short}")
@@ -210,6 +221,8 @@ class Run:
         names = ("requests", "completed", "failed", "output_tokens", "wall_s", "aggregate_tok_s", "cut_short")
         self.discarded[level] = {name: found[name] for name in names}
         self.pace.learn(level, found["aggregate_tok_s"])
+        if wave.cut_short:
+            self.cut.append(f"level {level}, the discarded wave: {wave.cut_short}")
         if not any(r.completed for r in wave.requests):
             self.levels[level] = [wave]  # nothing better will come: the level is what this wave was
         self._hope(f"level {level} (the discarded wave)", wave.requests)
@@ -228,11 +241,9 @@ class Run:
         if self.interrupted:
             raise Stop(f"interrupted ({self.interrupted}) during {name}")
         if not any(r.completed for r in requests):
-            first = requests[0]
-            why = first.kind if first.kind != "cut" else "the time was used up"
-            raise Stop(
-                f"none of the {len(requests)} requests of {name} was completed ({why}: {first.detail})"
-            )
+            first = requests[0] if requests else stats.Request(0, 0)
+            why = "the time was used up" if first.kind == "cut" else f"{first.kind}: {first.detail}"
+            raise Stop(f"none of the {len(requests)} requests of {name} was completed ({why})")
 
     async def _stage(
         self, name: str, label: str, width: int, total: int, asked: int, texts: list[str] | None = None
@@ -258,9 +269,9 @@ class Run:
             cut_at=end + spec.grace(),
         )
         before = await self._counters()
-        began = time.perf_counter()
+        began = self.clock()
         done = await self._perform(name, job)
-        seconds = time.perf_counter() - began
+        seconds = self.clock() - began
         short = self._cut_short(done, total)
         requests = done.requests
         ours = sum(r.tokens or 0 for r in requests if r.completed)
@@ -280,7 +291,7 @@ class Run:
         if done.stopped or done.cut:
             sent = [r for r in done.requests if r.intent is not None]
             moved = [moment for r in sent for moment in (r.intent or 0.0, *r.stamps)]
-            if done.cut and hung(moved, time.perf_counter()):
+            if done.cut and hung(moved, self.clock()):
                 for request in sent:
                     if request.kind == "cut":
                         request.kind = "timeout"

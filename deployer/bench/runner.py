@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from deployer.bench.merge import merged, once_more
 from deployer.bench.sanity import against_baseline
 from deployer.bench.spec import Spec
+from deployer.bench.watching import read_log, with_batches
 from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
 from deployer.host.protocol import Host
 
@@ -85,6 +86,8 @@ class Service(Protocol):
     @property
     def user(self) -> str | None: ...
     @property
+    def gpus(self) -> Sequence[int] | None: ...
+    @property
     def api_key(self) -> _Secret | None: ...
 
 
@@ -99,6 +102,7 @@ def run_benchmark(
     base_url: str | None = None,
     baseline: Json | None = None,
     again: Callable[[Json, float], Sequence[int]] | None = None,
+    slots: int = 1,
     silence: float = SILENCE,
 ) -> Json:
     """Measure ``service`` and return the bench document, with ``place`` added.
@@ -108,7 +112,7 @@ def run_benchmark(
     "note", "text"}``. ``base_url`` replaces the address that follows from the service. ``api_key`` defaults
     to the service's own. ``baseline`` is the bench document whose answer to the fixed prompt is compared.
     ``again`` is asked, with the document so far and the seconds of the budget that are left, which levels to
-    measure once more, until it names none.
+    measure once more, until it names none. ``slots`` is how many micro-batches the server turns over.
 
     Raises ConfigError (a spec or address that cannot be), GateInconclusive (the client could not run or
     died), the host's errors; KeyboardInterrupt passes through after the load has been stopped.
@@ -125,6 +129,8 @@ def run_benchmark(
     where, values["base_url"], note = choose_place(service, wanted, has_httpx=has_httpx, base_url=base_url)
     if note:
         tell({"event": "note", "text": note})
+    if where == "host":  # elsewhere nvidia-smi would tell of other GPUs
+        values.update(nvidia_smi=True, gpus=service.gpus)
     values["model"] = service.served_model_name or service.model
     try:
         checked = Spec.from_json(values)
@@ -143,9 +149,12 @@ def run_benchmark(
             raise _no_result(where, "it ended without a result")
         return found
 
+    ahead = _clock_ahead(host) if where == "operator" else 0.0
     bench = measure(values)
     if again is not None:
         bench = _repeated(bench, values, checked.budget, again, measure)
+    began = bench["started"] + ahead
+    bench = with_batches(bench, read_log(host, service.name, began), slots=slots, began=began)
     if bench.get("sanity"):
         bench["sanity"] = against_baseline(bench["sanity"], baseline)
     bench["place"] = where
@@ -174,6 +183,16 @@ def _repeated(
             cut = [*bench["budget"]["cut"], f"another pass of {asked['levels']}: {error}"]
             return {**bench, "budget": {**bench["budget"], "cut": cut}}
     return bench
+
+
+def _clock_ahead(host: Host) -> float:
+    """Seconds by which the host's clock is ahead of ours, so that its log can be laid beside our times."""
+    before = time.time()
+    try:
+        now = host.call("hello").get("now")
+    except AgentError:
+        return 0.0
+    return float(now) - (before + time.time()) / 2 if isinstance(now, int | float) else 0.0
 
 
 def local_url(service: Service) -> str:

@@ -1,7 +1,7 @@
 """Looks at the server and its GPUs once a second while the load runs. A script; a process of its own.
 
 Beside the client's event loop it would be a latency of every stream. First line of stdin: ``{"base_url",
-"interval", "gpus"}``; the API key from ``DEPLOYER_BENCH_API_KEY``. Lines to stdout: ``{"t", "running",
+"interval", "nvidia_smi", "gpus"}``; the API key from ``DEPLOYER_BENCH_API_KEY``. Lines to stdout: ``{"t", "running",
 "queued", "kv_use"}`` and ``{"t", "gpus": [...]}``, where ``t`` is on the monotonic clock. It ends with its stdin.
 Travels to the host with ``load.py``: Python 3.9, standard library only.
 """
@@ -95,13 +95,15 @@ def _number(text: str) -> Any:
 class Looker:
     """Asks; what does not answer is asked no more where it cannot answer, and again where it may have been slow."""
 
-    def __init__(self, base_url: str, api_key: str | None, gpus: Sequence[int] | None) -> None:
+    def __init__(
+        self, base_url: str, api_key: str | None, *, nvidia_smi: bool, gpus: Sequence[int] | None
+    ) -> None:
         self._base = base_url
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self._sources = ["/v1/loads", "/metrics"]
         self._gpus = gpus
-        self._smi = shutil.which("nvidia-smi") if gpus is not None else None
+        self._smi = shutil.which("nvidia-smi") if nvidia_smi else None
         self._smi_fields = [(*_FIELDS, "clocks.sm"), _FIELDS]
         self._smi_next = 0.0
 
@@ -147,7 +149,8 @@ def main() -> int:
     asked = json.loads(sys.stdin.buffer.readline() or b"null")
     if not asked:
         return 0
-    looker = Looker(asked["base_url"], os.environ.get("DEPLOYER_BENCH_API_KEY"), asked["gpus"])
+    key = os.environ.get("DEPLOYER_BENCH_API_KEY")
+    looker = Looker(asked["base_url"], key, nvidia_smi=asked["nvidia_smi"], gpus=asked["gpus"])
     while True:
         for found in (looker.server(), looker.gpus()):
             if found:

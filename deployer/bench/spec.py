@@ -24,7 +24,7 @@ class Spec:
     counted. All of it has ``budget`` seconds. A pass that has not ended after ``level_deadline`` (default:
     ``request_timeout`` a wave, and 5 s) is cut. ``salt`` keeps the prompts of two runs apart, so that no
     prefix cache answers; by default it is drawn anew. ``shared_prefix`` is what all prompts have in common.
-    ``gpus`` are those to look at meanwhile, with ``nvidia-smi`` of this machine; None: none of them.
+    With ``nvidia_smi`` this machine's GPUs are looked at meanwhile: ``gpus``, None for all of them.
     ``fixed_prompt`` is asked before and after the levels. A run that goes on where another ended has its
     ``salt``, its ``pieces_per_token``, and counts its passes from ``first_repeat``.
     """
@@ -50,6 +50,7 @@ class Spec:
     salt: str | None = None
     progress_interval: float = 1.0
     sample_interval: float = 1.0
+    nvidia_smi: bool = False
     gpus: tuple[int, ...] | None = None
     fixed_prompt: bool = True
     first_repeat: int = 0

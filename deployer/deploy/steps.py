@@ -253,6 +253,7 @@ class Steps:
             api_key=self.api_key,
             baseline=earlier[0] if earlier else None,
             again=case.again,
+            slots=((self.progress.in_effect or {}).get("computed") or {}).get("slots") or 1,
         )
         self.progress.bench = bench
         verdict = case.verdict(bench)

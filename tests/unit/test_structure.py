@@ -14,7 +14,7 @@ ALLOWED = {
     "cli": {"deploy", "report", "rehearsal", "host", "sglang", "units", "config"},
     "report": {"deploy", "host", "sglang", "bench"},
     "deploy": {"host", "bench", "units", "sglang", "config"},
-    "bench": {"host"},
+    "bench": {"host", "sglang"},
     "host": {"config"},
     "units": {"sglang", "config"},
     "sglang": {"config"},

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deployer.bench import load, stream
+from deployer.bench import load, run, stream
 from deployer.bench.spec import Spec
 from deployer.bench.stats import Request
 
@@ -219,7 +219,7 @@ def start(base: str, model: str, folder: Path | None = None, **more: Any) -> sub
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, load.API_KEY_VARIABLE: "k-9", "PYTHONPATH": ""},
+        env={**os.environ, run.API_KEY_VARIABLE: "k-9", "PYTHONPATH": ""},
     )
     assert process.stdin is not None
     values = {"warmups": 0, "singles": 0, "repeats": 1, "discard": False, "fixed_prompt": False, **more}

@@ -17,7 +17,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from deployer.bench import load, runner
+from deployer.bench import load, run, runner
 from deployer.bench.runner import run_benchmark
 from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
 from deployer.host.protocol import Stream
@@ -57,6 +57,7 @@ class Service:
     engine: Engine = field(default_factory=Engine)
     user: str | None = None
     api_key: Key | None = None
+    gpus: list[int] | None = None
 
 
 class ChildStream:
@@ -116,8 +117,9 @@ class ChildStream:
 class ScriptedStream:
     """Events as given; an exception among them is raised, None is a second without any."""
 
-    def __init__(self, events: list[Any]) -> None:
+    def __init__(self, events: list[Any], *, raw: bool = False) -> None:
         self.events = events
+        self.raw = raw
         self.cancelled = False
         self.result: dict[str, Any] = {"status": 0, "stderr": ""}
 
@@ -130,7 +132,7 @@ class ScriptedStream:
         if event is None:
             time.sleep(0.05)
             return None
-        return {"line": json.dumps(event)}
+        return event if self.raw else {"line": json.dumps(event)}
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -153,12 +155,15 @@ class FakeHost:
         self.script = script
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.stream_made: Any = None
+        self.log: list[Any] = []
 
     def call(self, op: str, args: dict[str, Any] | None = None, *, timeout: float = 30.0) -> dict[str, Any]:
         self.asked.append((op, args or {}))
         return {"engine": {"python": "p", "exists": True, "httpx": "0.28.1" if self.has_httpx else None}}
 
     def stream(self, op: str, args: dict[str, Any] | None = None) -> Stream:
+        if op == "journal":
+            return ScriptedStream(self.log, raw=True)
         self.asked.append((op, args or {}))
         made: Any = (
             ScriptedStream(self.script) if self.script is not None else ChildStream(args or {}, self.folder)
@@ -197,7 +202,7 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
 
 def test_every_file_the_client_needs_is_sent(tmp_path: Path) -> None:
     assert set(runner._FILES) == {"load.py", *load.COMPANIONS}
-    assert runner.API_KEY_VARIABLE == load.API_KEY_VARIABLE
+    assert runner.API_KEY_VARIABLE == run.API_KEY_VARIABLE
 
 
 def test_levels_are_measured_again_while_somebody_asks_for_them(
@@ -236,7 +241,7 @@ def test_from_here_when_the_host_has_no_httpx(port: int, tmp_path: Path) -> None
     assert bench["place"] == "operator"
     assert bench["levels"][0]["completed"] == 2
     assert "no httpx" in events[0]["text"]
-    assert [op for op, _ in host.asked] == ["observe"]
+    assert [op for op, _ in host.asked] == ["observe", "hello"]
 
 
 def test_the_key_reaches_the_child_by_its_environment(port: int, mock_server: str, tmp_path: Path) -> None:
@@ -361,9 +366,9 @@ def test_no_result_is_not_a_result(tmp_path: Path) -> None:
 
 
 def test_other_lines_are_passed_over(tmp_path: Path) -> None:
-    bench: dict[str, Any] = {"levels": []}
+    bench: dict[str, Any] = {"levels": [], "started": 5.0}
     host = FakeHost(tmp_path, script=["a warning", [1], {"event": "result", "bench": bench}])
-    assert run_benchmark(host, Service(), SMALL) == {"levels": [], "place": "host"}
+    assert run_benchmark(host, Service(), SMALL) == {**bench, "place": "host"}
 
 
 @pytest.mark.parametrize("place", ["host", "operator"])

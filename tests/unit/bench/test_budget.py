@@ -41,8 +41,8 @@ def test_a_discarded_wave_never_costs_a_first_pass() -> None:
     pace = Pace()
     pace.learn(8, 100.0)
     passes = [(8, 1000.0), (8, 2000.0)]
-    assert discard_fits(pace, (8, 1000.0), passes, left=40.1)
-    assert not discard_fits(pace, (8, 1000.0), passes, left=39.9)
+    assert discard_fits(pace, (8, 1000.0), passes, left=60.1)
+    assert not discard_fits(pace, (8, 1000.0), passes, left=59.9)
 
 
 @pytest.mark.parametrize(

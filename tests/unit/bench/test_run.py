@@ -1,0 +1,152 @@
+"""A whole run on a clock of its own: what is measured, in which order, and what the budget leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployer.bench.drive import Done, Job
+from deployer.bench.run import Run
+from deployer.bench.spec import Spec
+from deployer.bench.stats import Request
+from deployer.bench.traffic import Counters
+
+#: Tokens a second by concurrency of two servers: one that batches well, and one that queues beyond 32.
+TP8 = {1: 26.0, 8: 175.0, 16: 320.0, 32: 577.0, 48: 700.0, 64: 800.0}
+PP8 = {1: 34.0, 8: 113.0, 16: 175.0, 32: 248.0, 48: 250.0, 64: 251.0}
+
+
+class Nobody:
+    async def end(self) -> None:
+        pass
+
+
+class Scripted(Run):
+    """A run whose server serves ``rate(concurrency)`` tokens a second, shared evenly by the streams."""
+
+    def __init__(self, spec: Spec, rate: Callable[[int], float]) -> None:
+        self.now = 1000.0
+        super().__init__(spec, lambda _event: None, None, clock=lambda: self.now)
+        self.rate = rate
+        self.order: list[str] = []
+
+    async def _watcher(self) -> Any:
+        return Nobody()
+
+    async def _counters(self, at_least: float | None = None) -> Counters:
+        return Counters()
+
+    async def _perform(self, name: str, job: Job) -> Done:
+        self.order.append(job.label)
+        took = job.asked * job.width / self.rate(job.width)
+        requests: list[Request] = []
+        done = Done(requests, {"client_limited": False})
+        start = latest = self.now
+        for wave in range(job.total // job.width):
+            begin = start + took * wave
+            if job.stop_at is not None and begin > job.stop_at:
+                done.stopped = True
+                break
+            for stream in range(job.width):
+                requests.append(self.answer(wave * job.width + stream, job, begin, took))
+            latest = begin + took
+        assert job.cut_at is not None
+        if latest > job.cut_at:
+            done.cut = True
+            latest = job.cut_at
+            for r in requests:
+                if (r.end or 0.0) > job.cut_at:
+                    r.kind, r.end, r.stamps = "cut", latest, [t for t in r.stamps if t <= latest]
+        self.now = latest
+        return done
+
+    def answer(self, index: int, job: Job, begin: float, took: float) -> Request:
+        stamps = [begin + took * (k + 1) / job.asked for k in range(job.asked)]
+        text = f"answer {job.label.partition('/')[0]} and so on" if job.texts is None else "April"
+        return Request(
+            index, job.asked, begin, begin, stamps, begin + took, job.asked, job.pieces, text, None
+        )
+
+
+def measure(
+    rates: dict[int, float] | Callable[[int], float], **more: Any
+) -> tuple[dict[str, Any], list[str]]:
+    spec = Spec.from_json({"base_url": "http://h", "model": "m", **more})
+    run = Scripted(spec, (lambda n: rates[n]) if isinstance(rates, dict) else rates)
+    return asyncio.run(run.everything()), run.order
+
+
+def test_the_default_smoke_measures_all_of_it_within_its_time() -> None:
+    bench, order = measure(TP8)
+    assert bench["budget"]["cut"] == []
+    assert bench["budget"]["used_s"] < 150
+    assert [len(level["passes"]) for level in bench["levels"]] == [2] * 5
+    sent = sum(level["requests"] + level["discarded"]["requests"] for level in bench["levels"])
+    assert sent >= 200, "servers that had restarted badly have hung after 100 to 200"
+    assert order[:6] == [
+        "warmup",
+        "single",
+        "fixed/0",
+        "level 8/discarded",
+        "level 8/0",
+        "level 16/discarded",
+    ]
+    assert order[-6:] == [*(f"level {n}/1" for n in (8, 16, 32, 48, 64)), "fixed/1"]
+    assert bench["sanity"]["ok"] is True
+    assert bench["levels"][2]["aggregate_tok_s"] == pytest.approx(577, rel=1e-3)
+
+
+def test_a_server_that_queues_is_measured_at_every_level_and_the_rest_is_left_out() -> None:
+    bench, _ = measure(PP8, budget=200)
+    assert [level["passes"][0]["requests"] for level in bench["levels"]] == [8, 16, 32, 48, 64]
+    assert bench["budget"]["used_s"] <= 200
+    said = " / ".join(bench["budget"]["cut"])
+    assert "level 64, pass 2: left out, it takes about 33 s" in said
+    assert bench["stopped"] is None
+
+
+def test_first_passes_come_before_discarded_waves() -> None:
+    bench, _ = measure(PP8, budget=120)
+    assert [level["concurrency"] for level in bench["levels"]] == [8, 16, 32, 48, 64]
+    assert all(level["failed"] == {} for level in bench["levels"])
+    assert any(level["discarded"] is None for level in bench["levels"])
+    assert any("no wave was discarded" in said for said in bench["budget"]["cut"])
+
+
+def test_a_pass_that_cannot_end_is_cut_and_says_so() -> None:
+    bench, _ = measure({1: 100.0, 8: 5.0}, levels=[8], budget=60)
+    level = bench["levels"][0] if bench["levels"] else bench
+    said = " / ".join(bench["budget"]["cut"])
+    assert "level 8" in said
+    assert bench["budget"]["used_s"] <= 66.1
+    assert "the time was used up" in str(bench["stopped"])
+    assert level is bench or level["failed"] == {"cut": 8}
+
+
+@given(
+    st.dictionaries(st.sampled_from([1, 8, 16, 32]), st.floats(min_value=0.5, max_value=5000)),
+    st.floats(min_value=1, max_value=400),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_whatever_the_server_the_budget_is_kept_and_nothing_is_left_out_in_silence(
+    rates: dict[int, float], budget: float, repeats: int, waves: int, discard: bool
+) -> None:
+    levels = [8, 16, 32]
+    options = {"levels": levels, "repeats": repeats, "waves": waves, "discard": discard, "output_tokens": 32}
+    bench, _ = measure(lambda n: rates.get(n, 50.0), budget=budget, **options)
+    assert bench["budget"]["used_s"] <= budget * 1.1 + 0.01
+    said = bench["budget"]["cut"]
+    for part in [*bench["levels"], *(one for level in bench["levels"] for one in level["passes"])]:
+        assert part["completed"] + sum(part["failed"].values()) == part["requests"]
+    measured = {level["concurrency"]: len(level["passes"]) for level in bench["levels"]}
+    for level in levels:
+        missing = repeats - measured.get(level, 0)
+        excused = bench["stopped"] or sum(f"level {level}," in words for words in said)
+        assert not missing or excused

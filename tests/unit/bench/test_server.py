@@ -1,0 +1,147 @@
+"""What the server did meanwhile: what it says, what nvidia-smi says, what the log says, and one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployer.bench.sampler import read_loads, read_metrics, read_smi
+from deployer.bench.server import sentence, summary, with_log
+from deployer.bench.watching import with_batches
+
+MIB = 1024 * 1024
+
+
+def test_loads_of_all_ranks_together() -> None:
+    rank = {"num_running_reqs": 3, "num_waiting_reqs": 2, "token_usage": 0.25}
+    assert read_loads({"loads": [rank, {**rank, "token_usage": 0.5}]}) == {
+        "running": 6,
+        "queued": 4,
+        "kv_use": 0.5,
+    }
+
+
+@pytest.mark.parametrize("other", [None, 7, {}, {"loads": []}, {"loads": [{"a": 1}, 5]}])
+def test_loads_that_say_nothing(other: Any) -> None:
+    assert read_loads(other) is None
+
+
+def test_metrics_of_ranks_that_repeat_one_another() -> None:
+    text = "\n".join(
+        [
+            "# HELP sglang:num_running_reqs x",
+            'sglang:num_running_reqs{tp_rank="0",dp_rank="0"} 3.0',
+            'sglang:num_running_reqs{tp_rank="1",dp_rank="0"} 3.0',
+            'sglang:num_running_reqs{tp_rank="0",dp_rank="1"} 4.0',
+            'sglang:num_queue_reqs{tp_rank="0"} 1.0',
+            "sglang:token_usage 0.125",
+        ]
+    )
+    assert read_metrics(text) == {"running": 7, "queued": 1, "kv_use": 0.125}
+    assert read_metrics("sglang:token_usage 0.1") is None
+
+
+@given(st.text())
+def test_anything_a_server_says_is_read_or_not(text: str) -> None:
+    read_metrics(text)
+    read_smi(text, None)
+
+
+def test_gpus_as_nvidia_smi_tells_them() -> None:
+    text = "0, 97, 310.25, 600.00, 86016, 97887, 2100\n1, [N/A], [N/A], 600.00, 1, 97887, 2100\nsome words\n"
+    first, second = read_smi(text, None)
+    assert first == {
+        "index": 0,
+        "utilization": 97.0,
+        "power_w": 310.25,
+        "power_limit_w": 600.0,
+        "memory_used": 86016 * MIB,
+        "memory_total": 97887 * MIB,
+        "sm_clock_mhz": 2100.0,
+    }
+    assert (second["utilization"], second["power_w"]) == (None, None)
+    assert [gpu["index"] for gpu in read_smi(text, [1])] == [1]
+
+
+def gpu(index: int, busy: float, power: float) -> dict[str, Any]:
+    memory = {"memory_used": 80 * 1024 * MIB, "memory_total": 96 * 1024 * MIB}
+    return {"index": index, "utilization": busy, "power_w": power, "power_limit_w": 600.0, **memory}
+
+
+SAMPLES: list[dict[str, Any]] = [
+    {"t": 0.5, "running": 99, "queued": 99, "kv_use": 0.9},
+    {"t": 1.5, "running": 8, "queued": 24, "kv_use": 0.1},
+    {"t": 1.6, "gpus": [gpu(0, 40.0, 300.0), gpu(1, 100.0, 320.0)]},
+    {"t": 7.5, "running": 8, "queued": 22, "kv_use": 0.2},
+    {"t": 5.0, "running": 99, "queued": 99, "kv_use": 0.9},
+]
+
+
+def test_only_what_was_seen_within_the_passes_counts() -> None:
+    found = summary(SAMPLES, [(1.0, 2.0), (7.0, 8.0)], 32)
+    assert found is not None
+    assert found["samples"] == 3
+    assert found["running"] == {"mean": 8, "min": 8, "max": 8}
+    assert found["queued"] == {"mean": 23, "min": 22, "max": 24}
+    assert found["gpus"][0]["power_w"] == {"mean": 300, "min": 300, "max": 300}
+    assert found["gpus"][1]["sm_clock_mhz"] is None
+    assert found["sentence"] == "C=32: 8 in flight, 23 queued, GPUs 40-100 % busy at 310 W of 600 W"
+    assert summary(SAMPLES, [(90.0, 95.0)], 32) is None
+
+
+def test_the_log_tells_slots_and_graphs() -> None:
+    base = summary(SAMPLES, [(1.0, 2.0)], 32)
+    found = with_log(base, 32, batches=[8, 8], queued=[24, 24], graphs=[True, True], slots=16)
+    assert found is not None
+    assert found["slots"] == {"seen": 1, "of": 16, "batch": {"mean": 8, "min": 8, "max": 8}}
+    assert found["sentence"].startswith("C=32: 8 in flight in 1 of 16 slots, 24 queued, GPUs")
+    assert with_log(base, 32, batches=[], queued=[], graphs=[], slots=16) == base
+    spread = with_log(None, 32, batches=[2] * 4, queued=[0] * 4, graphs=[True, False] * 2, slots=16)
+    assert spread is not None
+    assert spread["slots"]["seen"] == 16
+    assert (
+        spread["sentence"]
+        == "C=32: 32 in flight in 16 of 16 slots, none queued, 50% of steps by a captured graph"
+    )
+
+
+@given(
+    st.integers(1, 4096),
+    st.lists(st.integers(0, 512), min_size=1, max_size=9),
+    st.lists(st.integers(0, 9999), max_size=9),
+    st.lists(st.booleans(), max_size=9),
+    st.integers(1, 64),
+)
+def test_whatever_the_log_says_gives_slots_that_can_be(
+    concurrency: int, batches: list[int], queued: list[int], graphs: list[bool], slots: int
+) -> None:
+    found = with_log(None, concurrency, batches=batches, queued=queued, graphs=graphs, slots=slots)
+    assert found is not None
+    assert 1 <= found["slots"]["seen"] <= slots
+    assert found["sentence"].startswith(f"C={concurrency}: ")
+
+
+def test_nothing_seen_says_so() -> None:
+    assert sentence({"slots": None, "queued": None, "running": None}, 8) == "C=8: nothing to be seen"
+
+
+def test_log_lines_belong_to_the_passes_in_which_they_came() -> None:
+    def line(t: float, batch: int, queued: int) -> tuple[float, str]:
+        return t, (
+            f"[2026-11-29 17:46:24 PP0] Decode batch, #running-req: {batch}, #token: 900, token usage: 0.01, "
+            f"cuda graph: True, gen throughput (token/s): 96.00, #queue-req: {queued}"
+        )
+
+    level = {
+        "concurrency": 32,
+        "server": None,
+        "passes": [{"started_s": 10.0, "wall_s": 5.0}, {"started_s": 30.0, "wall_s": None}],
+    }
+    lines = [line(1009.0, 1, 0), line(1011.0, 8, 24), line(1014.0, 6, 24), line(1016.0, 1, 0)]
+    found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
+    assert found["slots"]["batch"] == {"mean": 7, "min": 6, "max": 8}
+    assert found["graph_share"] == pytest.approx(1.0)
+    assert found["sentence"] == "C=32: 8 in flight in 1 of 16 slots, 24 queued"
