@@ -153,8 +153,9 @@ def run_benchmark(
     bench = measure(values)
     if again is not None:
         bench = _repeated(bench, values, checked.budget, again, measure)
-    began = bench["started"] + ahead
-    bench = with_batches(bench, read_log(host, service.name, began), slots=slots, began=began)
+    if bench.get("started") is not None:
+        began = bench["started"] + ahead
+        bench = with_batches(bench, read_log(host, service.name, began), slots=slots, began=began)
     if bench.get("sanity"):
         bench["sanity"] = against_baseline(bench["sanity"], baseline)
     bench["place"] = where

@@ -5,7 +5,8 @@ Travels to the host with ``load.py``: Python 3.9, standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 Json = dict[str, Any]
@@ -76,7 +77,9 @@ def with_log(
     waiting = spread(queued) or base["queued"] or {"mean": 0.0, "min": 0, "max": 0}
     size = spread(batches) or {"mean": 1.0}
     flying = max(concurrency - waiting["mean"], 1.0)
-    seen = min(max(round(flying / max(size["mean"], 1.0)), 1), slots)
+    seen = min(
+        max(round(flying / max(median(batches), 1.0)), 1), slots
+    )  # the median: ramp and tail are small
     result = {
         **base,
         "queued": waiting,
@@ -111,6 +114,12 @@ def sentence(found: Json, concurrency: int) -> str:
         parts.append(f"KV pool up to {kv['max']:.0%} full")
     parts += _gpu_words(found.get("gpus") or [])
     return f"C={concurrency}: {', '.join(parts)}" if parts else f"C={concurrency}: nothing to be seen"
+
+
+def sentences(bench: Mapping[str, Any]) -> list[str]:
+    """What the server did during each level of a bench document; a level of which nothing was seen has none."""
+    seen = [(level.get("server") or {}).get("sentence") for level in bench.get("levels") or []]
+    return [str(said) for said in seen if said]
 
 
 def _gpu_words(gpus: Sequence[Json]) -> list[str]:

@@ -48,7 +48,7 @@ def with_batches(bench: Json, lines: Lines, *, slots: int, began: float) -> Json
     for level in bench.get("levels") or []:
         windows = [
             (began + one["started_s"], began + one["started_s"] + (one["wall_s"] or 0.0))
-            for one in level["passes"]
+            for one in level.get("passes") or ()
         ]
         inside = [line for line in lines if any(begin <= line[0] <= end for begin, end in windows)]
         batches = read_batches(inside, _INTERVAL)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from deployer.bench.gate import Verdict
 from deployer.bench.runner import run_benchmark
+from deployer.bench.server import sentences
 from deployer.config.inventory import ServiceConfig
 from deployer.deploy.ending import stop_unit
 from deployer.deploy.figures import earlier_start, summary
@@ -273,8 +274,8 @@ class Steps:
             state = "inconclusive" if verdict.result == "inconclusive" else "failed"
             raise TrialFailed(failure, state, document)
         self.reporter.done(why or document["summary"])
-        for reason in verdict.reasons:
-            self.reporter.note(reason)
+        for said in (*verdict.reasons, *sentences(bench)):
+            self.reporter.note(said)
         return self._enter(Step.PROMOTE)
 
     def _keep(self, bench: Json, verdict: Json) -> None:

@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from deployer.bench.server import sentences
+
 Json = dict[str, Any]
 
 #: Differences up to this size are within what equal runs show, so they get no colour.
@@ -111,7 +113,10 @@ def comparison_view(benches: Mapping[str, Mapping[str, Any]]) -> RenderableType:
         label = "" if row.level is None or row.level == shown else str(row.level)
         shown = row.level
         table.add_row(label, f"{row.title}, {row.unit}", *(_cell(row, cell) for cell in row.cells))
-    return Group(table, *(Text(f"! {doubt}", style="yellow") for doubt in doubts(benches)))
+    said = [
+        Text(f"{name} {text}", style="dim") for name, bench in benches.items() for text in sentences(bench)
+    ]
+    return Group(table, *said, *(Text(f"! {doubt}", style="yellow") for doubt in doubts(benches)))
 
 
 def bench_view(name: str, bench: Mapping[str, Any]) -> RenderableType:
@@ -141,7 +146,8 @@ def bench_view(name: str, bench: Mapping[str, Any]) -> RenderableType:
                 for quantile in ("p50", "p95")
             ),
         )
-    return Group(table, *(Text(f"! {doubt}", style="yellow") for doubt in doubts({name: bench})))
+    said = [Text(text, style="dim") for text in sentences(bench)]
+    return Group(table, *said, *(Text(f"! {doubt}", style="yellow") for doubt in doubts({name: bench})))
 
 
 def _row(title: str, level: int | None, unit: Literal["tok/s", "ms"], values: Sequence[float | None]) -> Row:

@@ -21,6 +21,7 @@ class Server:
     def __init__(self) -> None:
         self.generated = 0
         self.reads = 0
+        self.active = 0
         self.seen: list[dict[str, Any]] = []
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,7 +43,11 @@ class Server:
         arrived = asyncio.get_running_loop().time()
         body = json.loads(text)
         self.seen.append({"headers": headers, "body": body})
-        await self.complete(body, headers, writer, arrived)
+        self.active += 1
+        try:
+            await self.complete(body, headers, writer, arrived)
+        finally:
+            self.active -= 1
 
     async def get(self, path: str, writer: asyncio.StreamWriter) -> None:
         status, text = 404, ""
@@ -60,7 +65,8 @@ class Server:
             text = "# TYPE sglang:generation_tokens_total counter\n"
             text += f'sglang:generation_tokens_total{{model_name="m",tp_rank="0"}} {float(shown)}\n'
         elif path == "/quiet/v1/loads":
-            status, text = 200, '{"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 0}]}'
+            load = {"num_running_reqs": self.active, "num_waiting_reqs": 0, "token_usage": 0.25}
+            status, text = 200, json.dumps({"loads": [load]})
         reply = f"HTTP/1.1 {status} X\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n{text}"
         writer.write(reply.encode())
         await writer.drain()
