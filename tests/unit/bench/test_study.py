@@ -24,6 +24,19 @@ def test_false_alarms_are_rare_and_a_tenth_is_found() -> None:
     assert found[0.0].passed > 0.9
 
 
+def test_applying_again_settles_what_one_start_cannot() -> None:
+    once, again = (
+        {cell.loss: cell for cell in study.cells([TYPICAL], [1], [0.0, 0.10], trials=150, applies=applies)}
+        for applies in (1, 3)
+    )
+    for loss in (0.0, 0.10):
+        assert again[loss].inconclusive < once[loss].inconclusive
+    assert again[0.0].passed > once[0.0].passed
+    assert again[0.10].fail > once[0.10].fail
+    assert again[0.0].fail < 0.02
+    assert again[0.10].passed < 0.02
+
+
 def test_the_page_is_of_this_gate() -> None:
     assert study.mark() in DOCS.read_text(encoding="utf-8"), "the gate changed: run `make gate-study`"
 
