@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.host import agent
-from deployer.host.agent import base, converge, guard, lease, procs, reading, systemd, transition, watching
+from deployer.host.agent import (
+    base,
+    converge,
+    guard,
+    lease,
+    procs,
+    reading,
+    sampling,
+    stopping,
+    systemd,
+    transition,
+    watching,
+)
 
 FOLDER = Path(agent.__file__).parent
 
@@ -387,3 +400,65 @@ def test_a_hung_server_is_told_from_one_that_loads(
     monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], why: str | None
 ) -> None:
     assert hung(monkeypatch, **facts) == why
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([{"num_running_reqs": 2, "num_waiting_reqs": 3}], 5),
+        ([{"num_running_reqs": 0, "num_waiting_reqs": 0, "num_used_tokens": 0}], 0),
+        # Under a pipeline the micro-batch in turn may be empty while others run: their tokens are held.
+        ([{"num_running_reqs": 0, "num_waiting_reqs": 0, "num_used_tokens": 900}], 1),
+        ([{"num_running_reqs": 0}, {"num_running_reqs": 1}], 1),
+    ],
+)
+def test_requests_in_flight(
+    monkeypatch: pytest.MonkeyPatch, ranks: list[dict[str, int]], expected: int
+) -> None:
+    answer = {"status": 200, "body": json.dumps({"loads": ranks})}
+    monkeypatch.setattr(stopping, "http_exchange", lambda *asked: answer)
+    assert stopping.requests_in_flight("127.0.0.1", 1) == expected
+
+
+def test_addresses_as_the_kernel_writes_them() -> None:
+    assert procs.socket_address("0100007F") == "127.0.0.1"
+    assert procs.socket_address("0" * 32) == "::"
+    assert procs.socket_address("0000000000000000FFFF00000100007F") == "127.0.0.1"
+
+
+def test_the_newest_query_that_the_driver_knows_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def smi(query: str) -> list[list[str | None]]:
+        asked.append(query)
+        if "throttle" in query or "event" in query:
+            raise base.Fail("command", "not a valid field to query")
+        return [["0", "50", "300.5", "600", "1024", "2048", "60", None, "3000"]]
+
+    monkeypatch.setattr(sampling, "nvidia_smi", smi)
+    gpus = sampling.Gpus()
+    (first,) = gpus.look() or []
+    assert (first["utilization"], first["power_w"], first["memory_used"], first["clock_mhz"]) == (
+        50,
+        300.5,
+        1 << 30,
+        None,
+    )
+    assert first["throttle"] is None
+    gpus.look()
+    assert len(asked) == 4  # two refused, then the one that works, twice
+    assert gpus.problem is None
+
+
+def test_a_driver_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def smi(query: str) -> None:
+        asked.append(query)
+        raise base.Fail("timeout", "nvidia-smi took longer than 5 s")
+
+    monkeypatch.setattr(sampling, "nvidia_smi", smi)
+    gpus = sampling.Gpus()
+    assert gpus.look() is gpus.look() is None
+    assert len(asked) == 1
+    assert gpus.problem == "nvidia-smi took longer than 5 s"
