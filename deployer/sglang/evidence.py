@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deployer.sglang.launch import PHASES, LaunchLog
+from deployer.sglang.launch import PHASES, LaunchLog, LaunchState
 from deployer.sglang.logtext import Line
 from deployer.sglang.tracebacks import RECORD, Trace, record_in
 
@@ -90,6 +90,7 @@ class Evidence:
         self.lines = [
             line if len(line.text) <= _LOOK else replace(line, text=line.text[:_LOOK]) for line in whole
         ]
+        self._states: dict[int, LaunchState] = {}
 
     def show(self, positions: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         kept = [position for position in dict.fromkeys(positions) if 0 <= position < len(self.lines)]
@@ -116,12 +117,14 @@ class Evidence:
 
     def phase_at(self, index: int, rank: str | None = None) -> str:
         """How far the launch was before line ``index``; with ``rank``: how far that rank was."""
-        log = LaunchLog()
-        for line in self.lines[:index]:
-            log.feed(line.text, 0.0)
-        state = log.state
+        state = self._states.get(index)
+        if state is None:
+            log = LaunchLog()
+            for line in self.lines[:index]:
+                log.feed(line.text, 0.0)
+            state = self._states[index] = log.state
         mine = next((one for one in state.ranks if one.rank == rank), None) if rank else None
-        if mine is None or mine.phase == PHASES[0]:
+        if mine is None or mine.phase == PHASES[0] or state.phase in SERVING:
             return state.phase
         return "kv-pool" if mine.phase == "load" and mine.loaded else mine.phase
 

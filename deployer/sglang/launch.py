@@ -217,6 +217,8 @@ class LaunchLog:
             return
         if noteworthy(text):
             self._last_line = text.strip()[:400]
+        if self._phase == PHASES[-1]:
+            return  # it serves: what follows is no launch any more, and may be long
         heads = list(RECORD.finditer(text))
         for head, following in pairwise([*heads, None]):
             assert head is not None

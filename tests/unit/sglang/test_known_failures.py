@@ -513,6 +513,13 @@ def test_the_first_cause_wins_by_its_time_not_by_its_place() -> None:
     assert (found.signature, found.rank) == ("disk_full", "TP0")
 
 
+def test_a_server_that_was_up_died_while_it_was_up() -> None:
+    log = [*until("ready", "TP0"), *trace("RuntimeError: CUDA error: misaligned address", LOOP)]
+    found = find(list(read_lines(log)))
+    assert found is not None
+    assert (found.signature, found.phase) == ("illegal_memory_access", "ready")
+
+
 def test_a_stop_makes_what_follows_no_failure() -> None:
     log = [
         *until("ready"),
