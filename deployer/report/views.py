@@ -206,7 +206,7 @@ def plan_view(
             )
         )
     for text in notes:
-        parts.append(Text(f"note: {text}"))
+        parts.append(Text(text if text.startswith("warning ") else f"note: {text}"))
     for item in objections:
         parts.append(
             Text.from_markup(

@@ -74,7 +74,7 @@ def kv_heads_replicated(facts: Facts) -> Iterator[Hit]:
     cannot be split by heads: with tp = 8 all eight GPUs hold the same cache. A pipeline splits it by layers, DP
     attention by requests.""",
     remedy="where room for tokens matters: pp, or dp_attention with dp = tp",
-    references=["0.5.12.post1:srt/model_executor/model_runner_kv_cache_mixin.py get_cell_size"],
+    references=["0.5.12.post1:srt/model_executor/pool_configurator.py:105"],
     needs=[Need.MODEL],
 )
 def mla_everywhere(facts: Facts) -> Iterator[Hit]:

@@ -57,7 +57,7 @@ def triton_pp(facts: Facts) -> Iterator[Hit]:
     other SM120 cards resolves to triton, and that fails in stages from the third on (see triton-pp). Read in
     the wheels up to 0.5.16, not run there: a patched wheel, or a fix that was backported, works.""",
     remedy='set attention.backend = "flashinfer", or use SGLang 0.5.23 or later',
-    references=["0.5.12.post1:srt/server_args.py _get_default_attn_backend", "issue 30335", "PR 30340"],
+    references=["0.5.12.post1:srt/server_args.py:2631", "issue 30335", "PR 30340"],
     needs=[Need.VERSION, Need.GPUS, Need.MODEL],
 )
 def mla_default_pp(facts: Facts) -> Iterator[Hit]:
@@ -65,8 +65,8 @@ def mla_default_pp(facts: Facts) -> Iterator[Hit]:
     affected = not facts.before("0.5.5") and facts.before("0.5.17")
     if facts.model.mla and sm120 and facts.pp > 2 and affected and not backends(facts):
         yield Hit(
-            f"{facts.gpu_name} is {sm(facts)}: SGLang {facts.version} takes triton for latent attention, "
-            f"which fails with pp = {facts.pp}",
+            f"{facts.gpu_name} is {sm(facts)}: SGLang {facts.version} takes triton for latent attention, and in an "
+            f"unpatched wheel the stages from the third of {facts.pp} on end with an IndexError",
             ("attention", "backend"),
         )
 
@@ -99,7 +99,7 @@ def trtllm_mla(facts: Facts) -> Iterator[Hit]:
     when the backend is made ("FlashAttention v3 Backend requires SM>=80 and SM<=90"), after the weights are
     loaded.""",
     remedy='set attention.backend = "flashinfer" or "triton", or leave it to SGLang',
-    references=["0.5.12.post1:srt/layers/attention/attention_registry.py"],
+    references=["0.5.12.post1:srt/layers/attention/attention_registry.py:152"],
     needs=[Need.GPUS],
 )
 def fa3_hardware(facts: Facts) -> Iterator[Hit]:

@@ -20,7 +20,7 @@ _FORCING = ("mooncake", "ascend_fuseep")
     about="""With --moe-a2a-backend deepep SGLang sets ep_size to tp_size, whatever was asked, and says so in
     one line of its log. A profile that says something else would not be what runs.""",
     remedy='set parallelism.ep to tp, or moe.a2a_backend to "none"',
-    references=["0.5.10.post1:srt/server_args.py _handle_a2a_moe"],
+    references=["0.5.10.post1:srt/server_args.py:2743"],
     shape=True,
 )
 def deepep_needs_ep_tp(facts: Facts) -> Iterator[Hit]:
@@ -38,7 +38,7 @@ def deepep_needs_ep_tp(facts: Facts) -> Iterator[Hit]:
     about="""mooncake and ascend_fuseep set ep_size to tp_size as deepep does. The server then runs with another
     ep than was asked, and its verification fails.""",
     remedy="set parallelism.ep to tp",
-    references=["0.5.10.post1:srt/server_args.py _handle_a2a_moe"],
+    references=["0.5.10.post1:srt/server_args.py:2743"],
 )
 def a2a_sets_ep(facts: Facts) -> Iterator[Hit]:
     backend = facts.profile.moe.a2a_backend
@@ -54,7 +54,7 @@ def a2a_sets_ep(facts: Facts) -> Iterator[Hit]:
     count too. SGLang does not check it when it parses its arguments: weights are placed wrongly or shapes do
     not match in mid load.""",
     remedy="choose an ep that divides the number of experts",
-    references=["ktransformers issue 2002", "0.5.12.post1:srt/layers/moe/fused_moe_triton/layer.py"],
+    references=["ktransformers issue 2002", "0.5.12.post1:srt/eplb/expert_location.py:203"],
     needs=[Need.MODEL],
 )
 def experts_divide_ep(facts: Facts) -> Iterator[Hit]:
@@ -89,7 +89,7 @@ def ep_without_experts(facts: Facts) -> Iterator[Hit]:
     intermediate size divided by tp / ep is a multiple of the block. SGLang finds out when the model is
     initialised ("For quantized MoE models, please make sure ..."), not when it parses its arguments.""",
     remedy="raise parallelism.ep (up to tp), or lower tp: tp / ep is what cuts an expert",
-    references=["0.5.12.post1:srt/model_executor/model_runner.py:1181"],
+    references=["0.5.12.post1:srt/model_executor/model_runner.py:1176"],
     needs=[Need.MODEL],
 )
 def moe_block(facts: Facts) -> Iterator[Hit]:
@@ -130,7 +130,7 @@ def deepep_pcie(facts: Facts) -> Iterator[Hit]:
     about="""The runner triton_kernel, and cutlass for fp8 and mxfp8, are only supported with ep_size 1: SGLang
     ends with an assertion while it resolves its arguments.""",
     remedy="leave moe.runner_backend out, or set parallelism.ep to 1",
-    references=["0.5.10.post1:srt/server_args.py (only supported when ep_size == 1)"],
+    references=["0.5.12.post1:srt/server_args.py:2122 and 3170"],
 )
 def moe_runner_ep(facts: Facts) -> Iterator[Hit]:
     runner, quantization = facts.profile.moe.runner_backend, facts.profile.quantization

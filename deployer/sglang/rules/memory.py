@@ -43,9 +43,9 @@ def kv_bytes_per_token(facts: Facts) -> float | None:
     about="""The weights are divided among tp x pp GPUs (experts too, however ep is chosen). Where the even
     share is larger than a GPU the load must end with "CUDA out of memory"; where it is larger than the share
     that mem_fraction_static leaves, SGLang loads everything and then ends with "Not enough memory. Please try
-    increasing --mem-fraction-static".""",
+    to increase --mem-fraction-static".""",
     remedy="use more GPUs (tp x pp), a smaller or quantised checkpoint, or a larger mem_fraction_static",
-    references=["0.5.12.post1:srt/model_executor/model_runner.py"],
+    references=["0.5.12.post1:srt/model_executor/pool_configurator.py:53"],
     needs=[Need.GPUS, Need.WEIGHTS],
 )
 def weights_fit(facts: Facts) -> Iterator[Hit]:
@@ -74,7 +74,7 @@ def weights_fit(facts: Facts) -> Iterator[Hit]:
     pipeline stage that has least. It is a bound: the real pool is smaller (`max_total_num_tokens` in the log
     tells it).""",
     remedy="more room: a higher fraction, a KV cache in 8 bits, more GPUs, or pp instead of tp for latent attention",
-    references=["0.5.12.post1:srt/model_executor/model_runner_kv_cache_mixin.py"],
+    references=["0.5.12.post1:srt/model_executor/pool_configurator.py"],
     needs=[Need.GPUS, Need.WEIGHTS, Need.MODEL],
 )
 def kv_room(facts: Facts) -> Iterator[Hit]:
@@ -176,9 +176,7 @@ def running_capped(facts: Facts) -> Iterator[Hit]:
     "a prefill chunk is a whole number of pages",
     about="""SGLang asserts that chunked_prefill_size is a multiple of page_size, when it checks its arguments.""",
     remedy="choose a multiple of the page size",
-    references=[
-        "0.5.23:srt/arg_groups/validation_hook.py (chunked_prefill_size must be divisible by page_size)"
-    ],
+    references=["0.5.9:srt/server_args.py:5181", "0.5.23:srt/arg_groups/validation_hook.py:244"],
 )
 def chunk_page_size(facts: Facts) -> Iterator[Hit]:
     chunk, page = facts.profile.memory.chunked_prefill_size, facts.whole("--page-size")

@@ -190,21 +190,23 @@ def pp_overlap(facts: Facts) -> Iterator[Hit]:
     "pp-speculative",
     Severity.ERROR,
     "speculative decoding in a pipeline",
-    about="""Up to 0.5.12.post1 SGLang refuses speculative decoding with pp > 1. 0.5.23 takes EAGLE only, and
-    that only on the prefill side of a disaggregated pair unless SGLANG_ENABLE_PP_SPEC is set.""",
+    about="""Up to 0.5.16 an assertion refuses speculative decoding with pp > 1. 0.5.23 takes EAGLE, and that
+    only on the prefill side of a disaggregated pair unless SGLANG_ENABLE_PP_SPEC is set.""",
     remedy="leave speculative decoding out, or use a profile with pp = 1",
     references=[
-        "0.5.12.post1:srt/server_args.py check_server_args",
-        "0.5.23:srt/arg_groups/validation_hook.py:107-160",
+        "0.5.16:srt/server_args.py:7598",
+        "0.5.23:srt/arg_groups/validation_hook.py:120-163",
     ],
 )
 def pp_speculative(facts: Facts) -> Iterator[Hit]:
     algorithm = facts.word("--speculative-algorithm")
     if facts.pp == 1 or not algorithm:
         return
-    if facts.truthy("SGLANG_ENABLE_PP_SPEC") and not facts.before("0.5.12.post2"):
+    new = facts.version is not None and not facts.before("0.5.23")
+    prefill = facts.word("--disaggregation-mode") == "prefill"
+    if new and algorithm.upper() == "EAGLE" and (prefill or facts.truthy("SGLANG_ENABLE_PP_SPEC")):
         return
-    known = facts.before("0.5.12.post2") or (facts.version is not None and not facts.before("0.5.23"))
+    known = new or facts.before("0.5.17")
     yield Hit(
         f"{algorithm} with pp = {facts.pp}",
         facts.at("--speculative-algorithm"),
@@ -216,15 +218,15 @@ def pp_speculative(facts: Facts) -> Iterator[Hit]:
     "pp-mixed-chunk",
     Severity.ERROR,
     "mixed chunked prefill in a pipeline",
-    about="""Up to 0.5.9 an assertion refuses --enable-mixed-chunk with pp > 1. It was removed in April 2026
-    after tests with Qwen3 32B on tp 2 x pp 3; 0.5.23 accepts it. Which releases in between do is not known.""",
+    about="""Up to 0.5.10.post1 an assertion refuses --enable-mixed-chunk with pp > 1. It was removed in April
+    2026 after tests with Qwen3 32B on tp 2 x pp 3; 0.5.12.post1, 0.5.16 and 0.5.23 accept it.""",
     remedy="leave extra_args.enable-mixed-chunk out, or compare a profile with it to one without",
-    references=["issue 10589", "PR 22920"],
+    references=["issue 10589", "PR 22920", "0.5.10.post1:srt/server_args.py:6073"],
 )
 def pp_mixed_chunk(facts: Facts) -> Iterator[Hit]:
     if facts.pp > 1 and facts.on("--enable-mixed-chunk"):
-        new = facts.version is not None and not facts.before("0.5.23")
-        severity = Severity.ADVICE if new else None if facts.before("0.5.10") else Severity.WARNING
+        new = facts.version is not None and not facts.before("0.5.12.post1")
+        severity = Severity.ADVICE if new else None if facts.before("0.5.11") else Severity.WARNING
         yield Hit(f"pp = {facts.pp}", facts.at("--enable-mixed-chunk"), severity)
 
 

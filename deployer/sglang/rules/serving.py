@@ -45,14 +45,14 @@ def running_below_levels(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     "no colon in the served model name",
     about="""A colon separates model and adapter (model:adapter), so SGLang refuses it in --served-model-name by
-    an assertion. It is in 0.5.23; older versions differ.""",
+    an assertion. It is in 0.5.9 and later; addresses of object stores (s3://, gs://, az://) are let pass.""",
     remedy="use another character, such as -",
-    references=["0.5.23:srt/arg_groups/validation_hook.py:215"],
+    references=["0.5.9:srt/server_args.py:5157", "0.5.23:srt/arg_groups/validation_hook.py:216"],
 )
 def served_name_colon(facts: Facts) -> Iterator[Hit]:
     name = facts.service.served_model_name
-    if name and ":" in name:
-        known = facts.version is not None and not facts.before("0.5.23")
+    if name and ":" in name and not name.startswith(("s3://", "gs://", "az://")):
+        known = facts.version is not None and not facts.before("0.5.9")
         yield Hit(
             f"found {name!r}",
             ("services", facts.service.name, "served_model_name"),
