@@ -115,7 +115,7 @@ class Run:
         except Stop as reason:
             self.bench["stopped"] = str(reason)
         finally:
-            await watcher.end()
+            await watcher.end(at_once=True)
             await self.crew.end()
         self.bench["levels"] = [self._level(level) for level in self.levels]
         self.bench["sanity"] = sanity(self.outputs, self.answers)

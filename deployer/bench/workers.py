@@ -96,9 +96,12 @@ class Child:
             take(json.loads(line))
         take(None)
 
-    async def end(self) -> None:
-        """Close its stdin, and see to it that it is gone."""
+    async def end(self, *, at_once: bool = False) -> None:
+        """Close its stdin, and see to it that it is gone; ``at_once``: one that has nothing to tidy."""
         assert self.process.stdin is not None
+        if at_once:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
         with contextlib.suppress(OSError, RuntimeError):
             self.process.stdin.close()
         try:

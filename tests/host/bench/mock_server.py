@@ -43,11 +43,12 @@ class Server:
         arrived = asyncio.get_running_loop().time()
         body = json.loads(text)
         self.seen.append({"headers": headers, "body": body})
-        self.active += 1
+        ours = path.startswith("/quiet/")  # not what earlier tests left hanging
+        self.active += ours
         try:
             await self.complete(body, headers, writer, arrived)
         finally:
-            self.active -= 1
+            self.active -= ours
 
     async def get(self, path: str, writer: asyncio.StreamWriter) -> None:
         status, text = 404, ""

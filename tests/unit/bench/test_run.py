@@ -22,8 +22,8 @@ PP8 = {1: 34.0, 8: 113.0, 16: 175.0, 32: 248.0, 48: 250.0, 64: 251.0}
 
 
 class Nobody:
-    async def end(self) -> None:
-        pass
+    async def end(self, *, at_once: bool) -> None:
+        assert at_once
 
 
 class Scripted(Run):
