@@ -29,8 +29,10 @@ demo-sglang: $(STAMP) rehearsal-programs ## the same with the real SGLang, on th
 test: $(STAMP) rehearsal-programs ## all tests, those on practice hosts included
 	@tools/test.sh $(PYTHON_ENV) $(ARGS)
 
+# Compiled tests are kept whatever the environment says: compiling them takes as long as a third of the tests.
+unit: export PYTHONDONTWRITEBYTECODE =
 unit: $(STAMP) ## the unit tests alone: seconds, no root, no practice host
-	@$(PYTHON_ENV) -m pytest tests/unit $(ARGS)
+	@$(PYTHON_ENV) -m pytest tests/unit -q -n 2 $(ARGS)
 
 test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, half an hour)
 	@tools/test.sh $(PYTHON_ENV) -m sglang $(ARGS)
