@@ -25,7 +25,7 @@ def test_tp1_becomes_live_through_its_real_phases(sglang_site: SglangSite) -> No
     assert set(PHASES) - set(in_order) <= {"http-up"}  # it can be over between two looks
     taken = seconds(document)
     assert taken["launch"] > 3  # importing torch and SGLang, twice
-    assert 0 < taken["load"] < 60
+    assert 0 <= taken["load"] < 60  # three megabytes
     assert taken["ready"] >= 1.0  # /health generates a token, and sleeps for a second before it looks
     assert [level["concurrency"] for level in document["bench"]["levels"]] == [1, 2, 4, 8]
     assert all(level["completed"] == level["requests"] for level in document["bench"]["levels"])
