@@ -43,7 +43,8 @@ def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> str:
     inflight = answer.get("inflight")
     said = f"stopped in {answer['seconds']:.1f} s"
     if inflight:
-        said += f", {inflight} requests were in flight"
+        # Under a pipeline SGLang counts only the micro-batch whose turn it is.
+        said += f", at least {inflight} request{'s' if inflight > 1 else ''} in flight"
     return said + (" (SIGKILL was needed)" if answer.get("killed") else "")
 
 
