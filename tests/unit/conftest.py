@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 #: Most that a test may take of the processor, in seconds of an ordinary one. Almost all take less than a hundredth.
-CPU_LIMIT = 0.5
+CPU_LIMIT = 1.0
 #: What an ordinary processor takes for `_slowness`'s loop, in seconds.
 _ORDINARY = 0.06
 #: Longest pause of a test, in seconds (one that only lets another thread run).
