@@ -59,9 +59,12 @@ sys.addaudithook(_watch)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_waiting_for_the_disk() -> Iterator[None]:
-    """Files of a unit test need not survive a power cut; that those of the agent do is tested on a practice host."""
+def surroundings() -> Iterator[None]:
+    """The same for everybody: a width of the terminal, and no waiting for the disk (that the agent's files survive a
+    power cut is tested on a practice host).
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "120")
         patch.setattr(os, "fsync", lambda file: None)
         yield
 
