@@ -16,7 +16,15 @@ from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import Restored, restore
 from deployer.deploy.session import Session
 from deployer.deploy.steps import Steps
-from deployer.errors import ChannelLost, DeployerError, HostError, LeaseHeld, LeaseLost, WorldMoved
+from deployer.errors import (
+    ChannelLost,
+    DeployerError,
+    GateInconclusive,
+    HostError,
+    LeaseHeld,
+    LeaseLost,
+    WorldMoved,
+)
 from deployer.host.state import ServiceState
 
 
@@ -70,6 +78,8 @@ class Attempt:
                 return self._interrupted()
             except LeaseLost as lost:
                 return self._lost_control(lost)
+            except GateInconclusive as error:
+                return self._go_back(self._describe(error), "inconclusive")
             except DeployerError as error:
                 if self.step is Step.TRANSITION and not self._begun():
                     self._forget()
@@ -143,11 +153,15 @@ class Attempt:
         self, failure: Json, state: str, verdict: Json | None = None, *, interrupted: bool = False
     ) -> Outcome:
         self.reporter.failed(in_short(failure))
+        looked = False
         while True:
             try:
                 if is_promoted(self.session.state(), self.trial.release):
                     return self._finish_late(failure, interrupted=interrupted)
-                failure = self._death() or failure
+                # Once, before anything is stopped: afterwards it is we who ended the candidate.
+                died, looked = (None if looked else self._death()), True
+                if died:
+                    failure, state = died, "failed"
                 kept = None if self.proven else state
                 restored = restore(
                     self.session, self.trial, self.reporter, failure, kept, self.progress.timeline

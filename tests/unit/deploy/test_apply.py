@@ -230,6 +230,28 @@ def test_the_gate_decides(live_world: FakeWorld, document: dict[str, Any], outco
     restored(live_world)
 
 
+def test_a_load_client_that_gives_nothing_is_no_verdict(live_world: FakeWorld) -> None:
+    live_world.run = lambda args: ([], 1)
+    outcome = run(live_world, "tp2")
+    assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("inconclusive", 7, LIVE)
+    assert outcome.failure and outcome.failure["phase"] == "bench"
+    restored(live_world)
+    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "inconclusive"
+
+
+def test_a_load_client_that_fails_because_the_server_died_tells_of_the_server(live_world: FakeWorld) -> None:
+    def die(_args: Any) -> tuple[list[str], int]:
+        service = live_world.service("kimi")
+        service.running, service.failed = None, True
+        return [], 1
+
+    live_world.run = die
+    outcome = run(live_world, "tp2")
+    assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
+    restored(live_world)
+    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "failed"
+
+
 @pytest.mark.parametrize("how", ["dies", "not-in-effect", "out-of-our-hands", "nothing-left"])
 def test_the_cause_of_a_failure_is_told_once(live_world: FakeWorld, how: str) -> None:
     if how == "out-of-our-hands":
