@@ -41,7 +41,11 @@ def parse_metrics(text: str) -> float | None:
 
 
 def parse_loads(document: Any) -> int | None:
-    """Requests running and waiting, summed over data-parallel ranks; None where the document does not say."""
+    """Requests running and waiting, summed over data-parallel ranks; None where the document does not say.
+
+    Under pipeline parallelism SGLang counts the micro-batch in turn only; tokens in use tell of the others, as one
+    request at least.
+    """
     ranks = document.get("loads") if isinstance(document, dict) else document
     if ranks is None:
         ranks = [document]
@@ -54,7 +58,10 @@ def parse_loads(document: Any) -> int | None:
         for key in ("num_running_reqs", "num_waiting_reqs")
         if isinstance(rank.get(key), int)
     ]
-    return sum(counts) if counts else None
+    if not counts:
+        return None
+    used = any(isinstance(rank, dict) and rank.get("num_used_tokens") for rank in ranks)
+    return sum(counts) or int(used)
 
 
 async def read_counters(client: Any, base_url: str) -> Counters:

@@ -33,6 +33,8 @@ def test_metrics_are_summed_over_labels() -> None:
         ({"loads": [{"num_running_reqs": 2, "num_waiting_reqs": 1}, {"num_running_reqs": 3}]}, 6),
         ({"num_running_reqs": 2}, 2),
         ([{"num_waiting_reqs": 4}], 4),
+        ({"loads": [{"num_running_reqs": 0, "num_used_tokens": 5}]}, 1),
+        ({"loads": [{"num_running_reqs": 0, "num_used_tokens": 0}]}, 0),
         ({"loads": []}, None),
         ({"loads": 3}, None),
         ({}, None),

@@ -234,7 +234,8 @@ def test_a_load_client_that_gives_nothing_is_no_verdict(live_world: FakeWorld) -
     live_world.run = lambda args: ([], 1)
     outcome = run(live_world, "tp2")
     assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("inconclusive", 7, LIVE)
-    assert outcome.failure and outcome.failure["phase"] == "bench"
+    assert outcome.failure
+    assert outcome.failure["phase"] == "bench"
     restored(live_world)
     assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "inconclusive"
 
