@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -125,14 +127,29 @@ def run(made: FakeWorld, profile: str, consent: Any = None, reporter: Reporter |
         return apply(opened, wanted, reporter or Silent(), consent or Agreed())
 
 
+@functools.cache
+def after_an_apply() -> FakeWorld:
+    """A world on which tp1 is live by an apply. It is not to be used, but to be copied."""
+    made = world()
+    made.engines[LIVE] = engine(TP1)
+    assert run(made, "tp1").outcome == "live"
+    made.calls.clear()
+    return made
+
+
+def live_copy() -> FakeWorld:
+    """A world of its own on which tp1 is live by an apply."""
+    known, made = after_an_apply(), world()
+    for name in ("engines", "services", "observed", "sampled", "lease"):
+        setattr(made, name, copy.deepcopy(getattr(known, name)))
+    return made
+
+
 @pytest.fixture
 def live_world() -> FakeWorld:
     """A world on which tp1 is live by an apply, with an engine for tp2 that works."""
-    made = world()
-    made.engines[LIVE] = engine(TP1)
+    made = live_copy()
     made.engines["0002-tp2"] = engine(TP2)
-    assert run(made, "tp1").outcome == "live"
-    made.calls.clear()
     return made
 
 

@@ -12,7 +12,7 @@ from deployer.deploy.apply import apply
 from deployer.deploy.model import Outcome
 from deployer.deploy.reporter import Silent
 from deployer.host.fake import FakeWorld
-from tests.unit.deploy.test_apply import LIVE, TP1, TP2, Agreed, bench, engine, run, session, world
+from tests.unit.deploy.test_apply import LIVE, TP1, TP2, Agreed, bench, engine, live_copy, session
 
 
 class Agrees(Agreed):
@@ -43,10 +43,7 @@ def applied(made: FakeWorld, profile: Profile, rate: float, consent: Agreed | No
 
 @pytest.fixture
 def live_world() -> FakeWorld:
-    made = world()
-    made.engines[LIVE] = engine(TP1)
-    assert run(made, "tp1").outcome == "live"
-    return made
+    return live_copy()
 
 
 def test_the_first_of_a_profile_is_held_against_nothing_and_says_so(live_world: FakeWorld) -> None:
