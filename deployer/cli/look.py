@@ -1,4 +1,4 @@
-"""Commands that only look: status, history, logs, profiles, compare."""
+"""Commands that only look: status, history, logs, profiles."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from deployer.cli.common import App, common_options, pass_app
 from deployer.cli.output import Unbreakable, print_json
 from deployer.deploy import logs as logs_
 from deployer.deploy import status as status_
-from deployer.deploy.compare import read_bench
 from deployer.deploy.model import Json
 from deployer.deploy.session import Session
 from deployer.errors import UsageError
-from deployer.report.bench_table import comparison_document, comparison_view
 from deployer.report.effect_view import release_view
 from deployer.report.views import history_view, profiles_view, status_view
 from deployer.sglang.arguments import profile_listing
@@ -175,26 +173,4 @@ def profiles(app: App, version: str | None) -> int:
     return 0
 
 
-@click.command()
-@click.argument("releases", nargs=-1, metavar="RELEASE RELEASE...")
-@common_options
-@pass_app
-def compare(app: App, releases: tuple[str, ...]) -> int:
-    """Put the benchmarks of releases side by side (numbers or profile names; the first is the reference).
-
-    A profile's name means its newest release that has a benchmark.
-
-    \b
-    Examples:
-      deployer compare 1 2
-      deployer compare tp8 pp8-async
-    """
-    if len(releases) < 2:
-        raise UsageError("compare takes at least two releases", remedy="for example: deployer compare 1 2")
-    with app.session("compare") as session:
-        benches = dict(read_bench(session, wanted) for wanted in releases)
-    app.show(comparison_document(benches), comparison_view(benches))
-    return 0
-
-
-COMMANDS = (status, history, logs, profiles, compare)
+COMMANDS = (status, history, logs, profiles)

@@ -18,6 +18,7 @@ from deployer.cli.common import (
     print_error,
     write_bug_report,
 )
+from deployer.cli.compare import compare
 from deployer.cli.diagnose import diagnose
 from deployer.cli.doctor import doctor
 from deployer.cli.output import Unbreakable
@@ -54,7 +55,7 @@ def cli(context: click.Context) -> None:
     context.ensure_object(App)
 
 
-for command in (check, *change.COMMANDS, *look.COMMANDS, diagnose, doctor, sglang, rehearse):
+for command in (check, *change.COMMANDS, *look.COMMANDS, compare, diagnose, doctor, sglang, rehearse):
     cli.add_command(command)
 
 

@@ -1,35 +1,215 @@
-"""Finding the benchmark of a release by number, name or profile."""
+"""What `compare` puts side by side: releases, profiles, benchmarks made later, files; and the noise of the service."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from deployer.bench.comparison import Subject
+from deployer.bench.noise import Noise, learn
+from deployer.bench.relative import measured_alike
+from deployer.deploy.baseline import WITHOUT_SPEED, choose, configuration
 from deployer.deploy.model import Json
+from deployer.deploy.plan import grouped_arguments
 from deployer.deploy.session import Session
-from deployer.errors import Refused
+from deployer.errors import AgentError, ConfigError, Refused, UsageError
+from deployer.units.bundle import comparable
+
+#: The newest starts of a profile's configuration that are taken together.
+MOST_STARTS = 5
+_LATER = re.compile(r"(?P<release>.+)@(?P<number>[1-9][0-9]*)", re.S)
+
+#: Reads a file of a release (service, release, file's name); None where there is none.
+Reader = Callable[[str, str], str | None]
 
 
-def read_bench(session: Session, wanted: str) -> tuple[str, Json]:
-    """The release's name and its bench.json. ``wanted`` is a number, a release's name, or a profile (its newest)."""
-    manifest = choose(session.state().releases, wanted)
-    if manifest is None:
-        raise Refused(
-            f"no release {wanted!r} with a benchmark on {session.service.name}",
-            remedy="`deployer history` lists the releases and their speeds",
+@dataclass
+class Shelf:
+    """The releases of one service, and their benchmarks, each read once."""
+
+    manifests: Sequence[Json]
+    read: Reader
+    #: What is known of the host: its name and GPUs.
+    host: Json = field(default_factory=dict)
+    _kept: dict[tuple[str, str], Json | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, session: Session) -> Shelf:
+        """The shelf of a session's service."""
+        service = session.service.name
+
+        def read(release: str, name: str) -> str | None:
+            try:
+                return session.client.release_read(service, release, [name]).files[name]
+            except AgentError:
+                return None
+
+        observed = session.observe(facts=True)
+        gpus = [gpu.name for gpu in observed.gpus or ()]
+        host: Json = {"host": session.host_config.name, "gpus": gpus}
+        return cls(observed.services[service].releases, read, host)
+
+    def bench(self, release: str, name: str = "bench.json") -> Json | None:
+        """A benchmark of a release; None where it has none that can be read."""
+        if (release, name) not in self._kept:
+            try:
+                found = json.loads(self.read(release, name) or "null")
+            except ValueError:
+                found = None
+            self._kept[release, name] = found if isinstance(found, dict) else None
+        return self._kept[release, name]
+
+    def noise(self) -> Noise:
+        """What the service's own proven starts show."""
+        groups = choose(self.manifests, {}, None, baseline="none").groups
+        return learn([[bench for name in group if (bench := self.bench(name))] for group in groups])
+
+    def subject(self, wanted: str) -> Subject:
+        """What a release's number or name, ``RELEASE@N``, or a profile stands for. Refused where there is none."""
+        named, number = wanted, None
+        if match := _LATER.fullmatch(wanted):
+            named, number = match["release"], match["number"]
+        manifest = self._named(named)
+        if manifest is None and number is None:
+            return self._profile(wanted)
+        if manifest is None:
+            raise Refused(f"there is no release {named!r}", remedy="`deployer history` lists them")
+        release, file = str(manifest["release"]), "bench.json"
+        if number is not None:
+            file = f"bench-{number}.json"
+        bench = self.bench(release, file)
+        if bench is None:
+            raise Refused(
+                f"release {release} has no benchmark {number}"
+                if number
+                else f"release {release} has no benchmark: it did not come that far",
+                remedy="`deployer history` lists the releases with their benchmarks",
+            )
+        name = f"{release}@{number}" if number else release
+        return Subject(name, (bench,), (release,), self._about([manifest]))
+
+    def _named(self, wanted: str) -> Json | None:
+        for manifest in self.manifests:
+            name = str(manifest.get("release"))
+            padded = f"{manifest.get('number') or 0:04d}"
+            if wanted in (str(manifest.get("number")), padded, name):
+                return manifest
+        return None
+
+    def _profile(self, wanted: str) -> Subject:
+        """The starts of the newest configuration of a profile that was measured, the newest first."""
+        measured = [
+            item
+            for item in reversed(self.manifests)
+            if item.get("profile") == wanted and item.get("bench_summary")
+        ]
+        if not measured:
+            raise Refused(
+                f"there is no file, release or profile {wanted!r} with a benchmark",
+                remedy="`deployer history` lists the releases and their speeds",
+            )
+        same = [item for item in measured if configuration(item) == configuration(measured[0])]
+        found = [(item, bench) for item in same[:MOST_STARTS] if (bench := self.bench(item["release"]))]
+        if not found:
+            raise Refused(f"the benchmark of release {measured[0]['release']} cannot be read")
+        found = [pair for pair in found if not measured_alike(pair[1], found[0][1])]
+        names = tuple(str(item["release"]) for item, _ in found)
+        name = names[0] if len(names) == 1 else f"{wanted} ({len(names)} starts)"
+        return Subject(
+            name, tuple(bench for _, bench in found), names, self._about([item for item, _ in found])
         )
-    text = session.client.release_read(session.service.name, manifest["release"], ["bench.json"]).files[
-        "bench.json"
-    ]
-    if text is None:
-        raise Refused(f"release {manifest['release']} has no benchmark: it did not come that far")
-    bench: Json = json.loads(text)
-    return manifest["release"], bench
+
+    def _about(self, manifests: Sequence[Json]) -> Json:
+        first = manifests[0]
+        return {
+            **self.host,
+            "releases": [str(item["release"]) for item in manifests],
+            "profile": first.get("profile"),
+            "created": first.get("created"),
+            "sglang": first.get("sglang"),
+            "model": first.get("model") or {},
+            "argv": first.get("argv") or [],
+            "environment": first.get("environment") or {},
+            "timeline": first.get("timeline"),
+            "verdict": (first.get("verdict") or {}).get("summary"),
+        }
 
 
-def choose(manifests: tuple[Json, ...], wanted: str) -> Json | None:
-    """The release meant by ``wanted``; by profile the newest that was benchmarked."""
-    for manifest in manifests:
-        if wanted in (str(manifest.get("number")), manifest.get("release")):
-            return manifest
-    measured = [item for item in manifests if item.get("profile") == wanted and item.get("bench_summary")]
-    return measured[-1] if measured else None
+def is_file(wanted: str) -> bool:
+    """Whether a word names a file rather than something of a service."""
+    return wanted.endswith((".json", ".jsonl")) or "/" in wanted
+
+
+def from_file(path: str) -> Subject:
+    """A benchmark in a file: a bench.json, or what ``bench --json`` or ``apply --json`` wrote. ConfigError."""
+    remedy = "name a bench.json, or what `deployer bench --json` printed"
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}", remedy=remedy) from error
+    about: Json = {}
+    if isinstance(document, Mapping) and isinstance(document.get("bench"), Mapping):
+        about = dict(document["about"]) if isinstance(document.get("about"), Mapping) else {}
+        document = document["bench"]
+    if not isinstance(document, Mapping) or not isinstance(document.get("levels"), list):
+        raise ConfigError(f"{path} is no benchmark: it has no levels", remedy=remedy)
+    return Subject(Path(path).name.removesuffix(".json"), (document,), (str(Path(path).resolve()),), about)
+
+
+def together(parts: Sequence[Subject]) -> Subject:
+    """Several subjects as starts of one (``A+B``). Refused where they were not measured alike."""
+    if len(parts) == 1:
+        return parts[0]
+    for part in parts[1:]:
+        if why := measured_alike(part.benches[0], parts[0].benches[0]):
+            raise Refused(f"{part.name} and {parts[0].name} cannot be taken together: {why}")
+    return Subject(
+        "+".join(part.name for part in parts),
+        tuple(bench for part in parts for bench in part.benches),
+        tuple(start for part in parts for start in part.starts),
+        {**parts[0].about, "releases": [name for part in parts for name in part.about.get("releases") or ()]},
+    )
+
+
+def subjects(words: Sequence[str], shelf: Callable[[], Shelf]) -> list[Subject]:
+    """What the words of the command line mean; ``shelf`` is asked only where one is no file."""
+    found = []
+    for word in words:
+        parts = [word] if is_file(word) and Path(word).exists() else word.split("+")
+        found.append(together([from_file(one) if is_file(one) else shelf().subject(one) for one in parts]))
+    names = [subject.name for subject in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{', '.join(twice)} is named twice", remedy="name what is to be compared once each")
+    return found
+
+
+def different_arguments(found: Sequence[Subject]) -> list[Json]:
+    """Arguments and variables that are not the same in all subjects: ``{"name", "values": {subject: text or null}}``.
+
+    A subject whose arguments are not known (a file) has no entry.
+    """
+    known = [subject for subject in found if subject.about.get("argv")]
+    tables = {subject.name: _settings(subject.about) for subject in known}
+    names = dict.fromkeys(name for table in tables.values() for name in table)
+    rows = []
+    for name in names:
+        values = {subject: table.get(name) for subject, table in tables.items()}
+        if len(set(values.values())) > 1:
+            rows.append({"name": name, "values": values})
+    return rows
+
+
+def _settings(about: Mapping[str, object]) -> dict[str, str]:
+    argv, environment = about.get("argv"), about.get("environment")
+    words = [str(word) for word in argv] if isinstance(argv, list) else []
+    pairs = grouped_arguments(comparable(words))
+    settings = {str(flag): " ".join(str(value).split()) for flag, value in pairs if flag not in WITHOUT_SPEED}
+    if isinstance(environment, Mapping):
+        settings |= {str(k): str(v) for k, v in environment.items() if k != "DEPLOYER_RELEASE"}
+    return settings

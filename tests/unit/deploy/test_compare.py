@@ -1,0 +1,137 @@
+"""What the words of `compare` mean: releases, profiles, later benchmarks, files, several as starts of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.deploy.compare import Shelf, different_arguments, subjects
+from deployer.errors import ConfigError, DeployerError, Refused, UsageError
+
+Json = dict[str, Any]
+
+
+def bench(rate: float, **more: Any) -> Json:
+    return {
+        "levels": [{"concurrency": 8, "aggregate_tok_s": rate, "failed": {}}],
+        "singles": {"tok_s": [rate / 4]},
+        "single_stream_tok_s": rate / 4,
+        "workload": {"prompt_tokens": 128},
+        "place": "host",
+        **more,
+    }
+
+
+def manifest(number: int, profile: str, *arguments: str) -> Json:
+    name = f"{number:04d}-{profile}"
+    return {
+        "release": name,
+        "number": number,
+        "profile": profile,
+        "argv": ["python", "-m", "sglang.launch_server", "--port", str(number), *arguments],
+        "environment": {"DEPLOYER_RELEASE": name, "A": "1"},
+        "was_live": True,
+        "bench_summary": {"levels": {}},
+        "model": {"path": "/m", "fingerprint": "f"},
+        "sglang": "0.5.12",
+    }
+
+
+MANIFESTS = [
+    manifest(1, "tp8", "--tp", "8"),
+    manifest(2, "tp8", "--tp", "8", "--mem-fraction-static", "0.8"),
+    manifest(3, "pp8", "--pp", "8", "--disable-cuda-graph"),
+    manifest(4, "tp8", "--tp", "8", "--mem-fraction-static", "0.8"),
+    {**manifest(5, "pp8"), "bench_summary": None},
+]
+FILES = {(item["release"], "bench.json"): bench(100.0 + item["number"]) for item in MANIFESTS[:4]}
+FILES["0004-tp8", "bench-1.json"] = bench(200.0)
+
+
+def shelf() -> Shelf:
+    return Shelf(MANIFESTS, lambda release, name: json.dumps(FILES.get((release, name))), {"host": "gpu1"})
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "starts"),
+    [
+        ("1", "0001-tp8", ("0001-tp8",)),
+        ("0003", "0003-pp8", ("0003-pp8",)),
+        ("0003-pp8", "0003-pp8", ("0003-pp8",)),
+        ("4@1", "0004-tp8@1", ("0004-tp8",)),
+        ("pp8", "0003-pp8", ("0003-pp8",)),
+        ("tp8", "tp8 (2 starts)", ("0004-tp8", "0002-tp8")),
+        ("4+4@1", "0004-tp8+0004-tp8@1", ("0004-tp8", "0004-tp8")),
+    ],
+)
+def test_a_word_names_benchmarks(word: str, name: str, starts: tuple[str, ...]) -> None:
+    found = subjects([word], shelf)[0]
+    assert (found.name, found.starts) == (name, starts)
+    assert found.about["host"] == "gpu1"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (["9"], Refused, "no file, release or profile '9'"),
+        (["9@1"], Refused, "no release '9'"),
+        (["5"], Refused, "it did not come that far"),
+        (["1@2"], Refused, "has no benchmark 2"),
+        (["1", "0001"], UsageError, "0001-tp8 is named twice"),
+        (["/nowhere.json"], ConfigError, "/nowhere.json cannot be read"),
+        ([""], Refused, "''"),
+        (["1++2"], Refused, "''"),
+    ],
+)
+def test_what_names_nothing_is_told(words: list[str], error: type[DeployerError], said: str) -> None:
+    with pytest.raises(error) as caught:
+        subjects(words, shelf)
+    assert said in caught.value.message
+
+
+def test_a_file_needs_no_host(tmp_path: Path) -> None:
+    plain, wrapped = tmp_path / "old.json", tmp_path / "new.json"
+    plain.write_text(json.dumps(bench(50.0)))
+    wrapped.write_text(json.dumps({"bench": bench(60.0), "about": {"profile": "tp8"}}))
+
+    def nobody() -> Shelf:
+        raise AssertionError("the host was asked")
+
+    found = subjects([str(plain), str(wrapped)], nobody)
+    assert [item.name for item in found] == ["old", "new"]
+    assert found[1].about == {"profile": "tp8"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"bench": 3}', '{"levels": 3}', "\x00"])
+def test_a_file_that_is_no_benchmark_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.json is no"):
+        subjects([str(path)], shelf)
+
+
+def test_what_was_measured_otherwise_is_not_taken_together(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(bench(50.0, place="operator")))
+    with pytest.raises(Refused, match="cannot be taken together: the load came from the host"):
+        subjects([f"1+{path}"], shelf)
+
+
+def test_arguments_that_differ() -> None:
+    rows = different_arguments(subjects(["1", "pp8"], shelf))
+    assert rows == [
+        {"name": "--tp", "values": {"0001-tp8": "8", "0003-pp8": None}},
+        {"name": "--pp", "values": {"0001-tp8": None, "0003-pp8": "8"}},
+        {"name": "--disable-cuda-graph", "values": {"0001-tp8": None, "0003-pp8": ""}},
+    ]
+
+
+def test_a_damaged_benchmark_is_left_out_of_the_noise() -> None:
+    texts = {name: json.dumps(found) for name, found in FILES.items()}
+    texts["0004-tp8", "bench.json"] = "{"
+    damaged = Shelf(MANIFESTS, lambda release, name: texts.get((release, name)))
+    assert damaged.noise().starts == 3
+    assert shelf().noise().starts == 4
