@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployer.bench.comparison import Subject
+from deployer.bench.comparison import Comparison, Subject, compare, differences
 from deployer.bench.noise import Noise, learn
+from deployer.bench.rates import rates_of
 from deployer.bench.relative import measured_alike
 from deployer.deploy.baseline import WITHOUT_SPEED, choose, configuration
 from deployer.deploy.model import Json
@@ -213,3 +214,55 @@ def _settings(about: Mapping[str, object]) -> dict[str, str]:
     if isinstance(environment, Mapping):
         settings |= {str(k): str(v) for k, v in environment.items() if k != "DEPLOYER_RELEASE"}
     return settings
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All that `compare` found: the subjects (the first is the reference), the others against it, and what differs."""
+
+    subjects: tuple[Subject, ...]
+    comparisons: tuple[Comparison, ...]
+    noise: Noise
+    #: Why the subjects are not really comparable (with ``--anyway``).
+    differences: tuple[str, ...] = ()
+    #: Arguments that are not the same in all: ``{"name", "values": {subject: text or None}}``.
+    arguments: tuple[Json, ...] = ()
+
+    def levels(self) -> list[int]:
+        """Every level that some subject has a figure of; 1 is the single stream."""
+        measured = {
+            n for subject in self.subjects for bench in subject.benches for n in rates_of(bench).passes
+        }
+        return sorted(measured)
+
+
+def compared(found: Sequence[Subject], noise: Noise, *, anyway: bool = False) -> Compared:
+    """Compare all with the first. Refused where they are not comparable, unless that is wanted ``anyway``."""
+    reference, others = found[0], found[1:]
+    differ = tuple(f"{other.name}: {text}" for other in others for text in differences(reference, other))
+    if differ and not anyway:
+        raise Refused(
+            f"not comparable with {reference.name}: {'; '.join(differ)}",
+            remedy="compare what was measured alike, or add --anyway to see the figures side by side",
+            detail={"differences": list(differ)},
+        )
+    return Compared(
+        subjects=tuple(found),
+        comparisons=tuple(compare(reference, other, noise) for other in others),
+        noise=noise,
+        differences=differ,
+        arguments=tuple(different_arguments(found)),
+    )
+
+
+def compare_words(words: Sequence[str], open_shelf: Callable[[], Shelf], *, anyway: bool = False) -> Compared:
+    """Find what the words mean and compare it. The host is asked (``open_shelf``) only where one is no file."""
+    opened: list[Shelf] = []
+
+    def shelf() -> Shelf:
+        if not opened:
+            opened.append(open_shelf())
+        return opened[0]
+
+    found = subjects(words, shelf)
+    return compared(found, opened[0].noise() if opened else Noise(), anyway=anyway)

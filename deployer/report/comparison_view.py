@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
@@ -11,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from deployer.bench.comparison import RATES, Comparison, Finding, Subject, value_of
-from deployer.bench.noise import Noise
 from deployer.bench.rates import ONE, rates_of, table
 from deployer.bench.server import sentences
+from deployer.deploy.compare import Compared
 from deployer.report.bench_table import doubts, number
 
 Json = dict[str, Any]
@@ -27,34 +26,15 @@ TITLES = {
 _STYLES = {True: "green", False: "red", None: "dim"}
 
 
-@dataclass(frozen=True)
-class Compared:
-    """All that `compare` found: the subjects (the first is the reference), the others against it, and what differs."""
-
-    subjects: tuple[Subject, ...]
-    comparisons: tuple[Comparison, ...]
-    noise: Noise
-    #: Why the subjects are not really comparable (with ``--anyway``).
-    differences: tuple[str, ...] = ()
-    #: Arguments that are not the same in all: ``{"name", "values": {subject: text or None}}``.
-    arguments: tuple[Json, ...] = ()
-
-    def doubts(self) -> list[str]:
-        """What speaks against taking the figures at face value."""
-        found = [f"not measured alike: {text}" for text in self.differences]
-        for subject in self.subjects:
-            for index, bench in enumerate(subject.benches):
-                name = subject.name if len(subject.benches) == 1 else f"{subject.name}, benchmark {index + 1}"
-                found += doubts({name: bench})
-                found += [f"{name}: {text}" for text in table(bench.get("budget")).get("cut") or ()]
-        return found
-
-    def levels(self) -> list[int]:
-        """Every level that some subject has a figure of; 1 is the single stream."""
-        measured = {
-            n for subject in self.subjects for bench in subject.benches for n in rates_of(bench).passes
-        }
-        return sorted(measured)
+def all_doubts(found: Compared) -> list[str]:
+    """What speaks against taking the figures at face value."""
+    said = [f"not measured alike: {text}" for text in found.differences]
+    for subject in found.subjects:
+        for index, bench in enumerate(subject.benches):
+            name = subject.name if len(subject.benches) == 1 else f"{subject.name}, benchmark {index + 1}"
+            said += doubts({name: bench})
+            said += [f"{name}: {text}" for text in table(bench.get("budget")).get("cut") or ()]
+    return said
 
 
 def comparison_document(found: Compared) -> Json:
@@ -67,7 +47,7 @@ def comparison_document(found: Compared) -> Json:
         "noise": {**found.noise.as_dict(), "text": found.noise.sentence()},
         "arguments": list(found.arguments),
         "differences": list(found.differences),
-        "doubts": found.doubts(),
+        "doubts": all_doubts(found),
     }
 
 
@@ -103,7 +83,7 @@ def comparison_view(found: Compared) -> RenderableType:
             for subject in found.subjects
             for text in sentences(subject.benches[0])
         ]
-    parts += [Text(f"! {doubt}", style="yellow") for doubt in found.doubts()]
+    parts += [Text(f"! {doubt}", style="yellow") for doubt in all_doubts(found)]
     parts.append(Text(found.noise.sentence(), style="dim"))
     return Group(*parts)
 

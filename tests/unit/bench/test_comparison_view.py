@@ -10,7 +10,8 @@ from rich.console import Console
 
 from deployer.bench.comparison import Subject, compare
 from deployer.bench.noise import Noise
-from deployer.report.comparison_view import Compared, comparison_document, comparison_view
+from deployer.deploy.compare import Compared
+from deployer.report.comparison_view import all_doubts, comparison_document, comparison_view
 from tests.unit.bench.test_comparison import bench, level, subject
 
 Json = dict[str, Any]
@@ -87,11 +88,11 @@ def test_differing_arguments_are_shown() -> None:
 def test_what_speaks_against_it_is_said() -> None:
     cut = bench(level(8, 100.0), budget={"cut": ["level 64, pass 2: left out, the time was used up"]})
     found = compared(TP8, subject("b", cut), differences=("b: place",))
-    assert found.doubts() == [
+    assert all_doubts(found) == [
         "not measured alike: b: place",
         "b: level 64, pass 2: left out, the time was used up",
     ]
-    assert all(f"! {doubt}" in text(found) for doubt in found.doubts())
+    assert all(f"! {doubt}" in text(found) for doubt in all_doubts(found))
 
 
 def test_names_with_markup_are_shown_as_they_are() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployer.deploy.compare import Shelf, different_arguments, subjects
+from deployer.deploy.compare import Shelf, compare_words, different_arguments, subjects
 from deployer.errors import ConfigError, DeployerError, Refused, UsageError
 
 Json = dict[str, Any]
@@ -135,3 +135,16 @@ def test_a_damaged_benchmark_is_left_out_of_the_noise() -> None:
     damaged = Shelf(MANIFESTS, lambda release, name: texts.get((release, name)))
     assert damaged.noise().starts == 3
     assert shelf().noise().starts == 4
+
+
+def test_what_is_not_comparable_is_refused_unless_it_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(bench(50.0, place="operator")))
+    with pytest.raises(Refused) as caught:
+        compare_words(["1", str(path)], shelf)
+    assert caught.value.exit_code == 3
+    assert "x: the load came from the host and comes from the operator" in caught.value.message
+    found = compare_words(["1", str(path)], shelf, anyway=True)
+    assert found.differences == ("x: the load came from the host and comes from the operator",)
+    assert found.levels() == [1, 8]
+    assert found.noise.starts == 4
