@@ -71,20 +71,6 @@ def stopped(evidence: Evidence, index: int) -> Failure:
     )
 
 
-def killed(evidence: Evidence, index: int, phase: str) -> Failure:
-    """A rank of a server that was up got SIGKILL: the log cannot tell from whom."""
-    lines, numbers = evidence.show(evidence.around(index, 2, 1))
-    return Failure(
-        "rank_killed",
-        phase,
-        "a rank of the running server was killed (SIGKILL): by the kernel's OOM killer, or by somebody",
-        "look at `dmesg -T | grep -i oom`; if there is nothing, somebody ended the process",
-        lines,
-        None,
-        numbers,
-    )
-
-
 def by_unit(evidence: Evidence, unit: Mapping[str, Any], reached: str) -> Failure | None:
     """What systemd's word alone proves (``result``, ``exec_code``, ``exec_status``)."""
     result, status = unit.get("result"), unit.get("exec_status")

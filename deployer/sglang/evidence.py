@@ -45,6 +45,8 @@ _FRAME_PHASES = (
     ),
 )
 SERVING = {"http-up", "warm-up", "ready"}
+_READY = "The server is fired up and ready to roll"
+_WORKS = re.compile(r"\] (?:Prefill|Decode) batch\b")
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,25 @@ class Evidence:
         if mine is None or mine.phase == PHASES[0] or state.phase in SERVING:
             return state.phase
         return "kv-pool" if mine.phase == "load" and mine.loaded else mine.phase
+
+    def survived(self, trace: Trace) -> bool:
+        """Whether the server went on after a traceback that does not say that it ended its process."""
+        if trace.explicit:
+            return False
+        works = 0
+        for line in self.lines[trace.last + 1 :]:
+            if CONSEQUENCE.search(line.text):
+                return False
+            works += bool(_WORKS.search(line.text))
+            if _READY in line.text or works > 1:
+                return True
+        return False
+
+    def ends_with(self, bare: Sequence[Trace]) -> bool:
+        """Whether an exception is the last word of a launch (of a log that holds little more than its end)."""
+        if not bare or self.phase_at(len(self.lines)) in SERVING:
+            return False
+        return not any(line.text.strip() for line in self.lines[bare[-1].last + 1 :][8:])
 
     def phase_of(self, trace: Trace) -> str:
         context = self.phase_at(trace.first, trace.rank)

@@ -87,6 +87,8 @@ class _Search(Evidence):
         ]
         self.stalled = stalled
         self.traces = tracebacks(self.lines)
+        for trace in self.traces:
+            trace.fatal = trace.fatal and not self.survived(trace)
         self.reached = self.phase_at(len(self.lines))
 
     def answer(self) -> Failure | None:
@@ -172,6 +174,7 @@ class _Search(Evidence):
         said = endings.by_unit(self, self.unit, self.reached)
         ended = said is not None or any(CONSEQUENCE.search(line.text) for line in self.lines)
         ended = ended or bool(fatal) or any(_DIED.search(line.text) for line in self.lines)
+        ended = ended or self.ends_with(bare)
         for trace in bare if ended else []:
             signature = match(trace)
             if signature is not None:
@@ -206,10 +209,7 @@ class _Search(Evidence):
                     continue
                 if one.cured_by and any(one.cured_by.search(line.text) for line in self.lines[index + 1 :]):
                     continue
-                phase = self.phase_at(index)
-                if one.id == "host_oom" and phase in SERVING:
-                    return endings.killed(self, index, phase)
-                return self.failure(one, self.around(index, 2, 1), phase, message_of(text))
+                return self.failure(one, self.around(index, 2, 1), self.phase_at(index), message_of(text))
         return None
 
     def by_stall(self, phase: str) -> Failure:
@@ -268,7 +268,8 @@ def match(trace: Trace) -> Signature | None:
             return one
     for one in found_in("exception"):
         if one.regex.search(said) and (one.frames is None or one.frames.search(text)):
-            return one
+            if one.raised is None or one.raised.search(trace.origin):
+                return one
     return None
 
 

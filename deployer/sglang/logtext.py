@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 #: Of a compressed file so much is read; more than any launch log.
@@ -43,11 +44,15 @@ _PREFIXES = tuple(
         rf"(?P<iso>{_ISO}) - [\w.]{{1,60}} - [A-Z]{{4,8}} - ",  # Python's logging
         rf"(?P<iso>{_ISO}) \| {{0,4}}[A-Z]{{4,8}} {{0,4}}\| [\w.:<>-]{{1,80}} \| ",  # loguru
         rf"\[?(?P<iso>{_ISO})\]?(?: (?=\[\d)| ?(?=\[rank)| (?=File \"| {{2}}|Traceback|[A-Za-z(])|$)",
+        rf"[A-Z]{{4,8}} (?P<iso>{_ISO}) ",  # a cloud's log: the level first
+        rf"(?P<iso>{_ISO}) {{1,2}}[A-Z]{{4,8}} [\w.]{{1,80}}: ",  # tracing's form
+        r"> ?",  # quoted
+        r"[\u2502|] ?(?=\s{0,200}(?:File \"|Traceback|\[|[A-Z]\w{2,60}(?:Error|Exception)))",  # a frame drawn round it
         r"(?P<short>\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,6}) ?",
         r"\[(?:pod|container)/[^\]\s]{1,160}\] ?",  # kubectl logs --prefix
         r"\[?[\w.-]{1,60}\]? {1,40}\| ?",  # docker compose logs
         r"[\w.-]{1,120} >> ",  # a job's log
-        r"\((?:[\w.:<>-]{1,80},? )?(?:rank=\d{1,5}, )?pid=\d{1,8}(?:, ip=[\d.]{7,15})?\) ",  # ray
+        r"\((?:[\w.:<>-]{1,80},? )?(?:rank=\d{1,5}, )?pid=(?P<ray>\d{1,8})(?:, ip=[\d.]{7,15})?\) ",  # ray
         r"\[(?P<rank>(?:rank|default)\d{1,5})\]: ?",  # torch
         r" {0,8}(?P<seconds>\d{1,8}\.\d{3}) (?P<end>[NR]) ",  # columns: seconds, how it ended
         r" {0,8}(?P<seconds>\d{1,8}\.\d{3})(?: {4}|\t| ?(?=##|EOF)|$)",  # columns: seconds
@@ -66,7 +71,7 @@ class Line:
 
     ``number`` counts from 1 as an editor counts. ``stamp`` is the time in front of the line in seconds, its zero
     being whatever that clock's is (``relative``: the start); None without one. ``source``: ``engine``, ``systemd`` or
-    ``kernel``.
+    ``kernel``. ``who``: the process or rank that printed it, where something in front of the line says so.
     """
 
     number: int
@@ -75,6 +80,7 @@ class Line:
     source: str = "engine"
     piece: bool = False
     relative: bool = False
+    who: str = ""
 
 
 def decode(data: bytes) -> str:
@@ -91,8 +97,14 @@ def decode(data: bytes) -> str:
 
 
 def read(text: str) -> list[Line]:
-    """The lines of a log of any form."""
-    return list(read_lines(text.split("\n")))
+    """The lines of a log of any form, the oldest first (some viewers give the newest first)."""
+    lines = list(read_lines(text.split("\n")))
+    stamps = [line.stamp for line in lines if line.stamp is not None]
+    steps = [b - a for a, b in pairwise(stamps)]
+    back = sum(step < 0 for step in steps)
+    if back >= 4 and back > 10 * sum(step > 0 for step in steps) and len(stamps) * 2 > len(lines):
+        lines.reverse()
+    return lines
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Line]:
@@ -116,6 +128,7 @@ def _plain(line: Line) -> Line:
     text = line.text
     if "\x1b" in text:
         text = _ANSI.sub("", text)
+    who = line.who
     stamp, source, piece, relative = line.stamp, line.source, line.piece, line.relative
     for _ in range(4):
         if not text or _OWN.match(text):
@@ -128,12 +141,13 @@ def _plain(line: Line) -> Line:
         if stamp is None:
             stamp, relative = _stamp(said), bool(said.get("seconds"))
         piece = piece or said.get("end") == "R"
+        who = who or said.get("rank") or said.get("ray") or ""
         ident = said.get("ident")
         if ident:
             source = {"systemd": "systemd", "kernel": "kernel"}.get(ident, source)
     if source == "engine" and text.startswith(("NVRM: ", "oom-kill:", "Out of memory: Killed process")):
         source = "kernel"
-    return Line(line.number, text, stamp, source, piece, relative)
+    return Line(line.number, text, stamp, source, piece, relative, who)
 
 
 def _stamp(said: dict[str, str | None]) -> float | None:

@@ -3,7 +3,8 @@
 ``where`` says in what a signature is looked for and what it is worth:
 
 * ``line``: any line; proof by itself.
-* ``exception``: what a traceback raised; with ``frames`` its frames must match as well.
+* ``exception``: what a traceback raised; with ``frames`` its frames must match as well, with ``raised`` the frame that
+  raised the root cause (file, function, line of code).
 * ``secondary``: a consequence (a lost peer, a watchdog); believed only where nothing better is there, and not if
   ``cured_by`` matches a later line.
 * ``kernel``: the kernel's or systemd's messages.
@@ -34,6 +35,7 @@ class Signature:
     where: str
     regex: re.Pattern[str]
     frames: re.Pattern[str] | None
+    raised: re.Pattern[str] | None
     generic: bool
     cured_by: re.Pattern[str] | None
     cause: str
@@ -57,6 +59,7 @@ def signatures() -> tuple[Signature, ...]:
             where=item["where"],
             regex=re.compile(item["regex"]),
             frames=re.compile(item["frames"]) if "frames" in item else None,
+            raised=re.compile(item["raised"]) if "raised" in item else None,
             generic=bool(item.get("generic")),
             cured_by=re.compile(item["cured_by"]) if "cured_by" in item else None,
             cause=item["cause"],

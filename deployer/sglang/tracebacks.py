@@ -24,11 +24,13 @@ _BARE_RANK = re.compile(r"\[(?P<rank>[A-Z_]{2,12}\d{1,5}(?: [A-Z_]{2,12}\d{1,5})
 #: How a line begins that a progress bar was drawn on.
 _BAR = re.compile(r"[^\[\r\n]{0,200}\d%(?:\|| Completed \|| )", re.ASCII)
 _FRAME = re.compile(r'\s*File "[^"]{1,400}", line \d{1,7}')
+#: A frame of a traceback whose head is missing (faulthandler's dumps of a thread have no comma).
+_HEADLESS = re.compile(r'\s*File "(?!<unknown>)[^"]{1,400}", line \d{1,7}, in \S')
 _CARETS = re.compile(r"[\s~^]*\^[\s~^]*$|\s*\.\.\.<\d{1,5} lines?>\.\.\.$|\s*\[Previous line repeated")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{1,150}(?:: ?|$| \()", re.ASCII)
 _ERROR_NAME = re.compile(
-    r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}?"
-    r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|OutOfResources|NotFound|Failed|Failure|Group|Cancelled)\b",
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:Exception\b|[A-Za-z_]\w{0,80}?"
+    r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|OutOfResources|NotFound|Failed|Failure|Group|Cancelled)\b)",
     re.ASCII,
 )
 #: Said before a traceback that only was logged: its process went on.
@@ -64,11 +66,22 @@ class Trace:
     shown: list[int] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    #: For each of ``errors`` the frame that raised it, with its line of code.
+    places: list[str] = field(default_factory=list)
+    #: Its head says in so many words that a process ends (a bare head may be of something that was survived).
+    explicit: bool = False
+    #: Who printed it, by what stands in front of its lines.
+    who: str = ""
     _said: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
+
+    @property
+    def origin(self) -> str:
+        """The frame that raised the root cause: its file, its function, its line of code."""
+        return self.places[0] if self.places else ""
 
     @property
     def messages(self) -> str:
@@ -92,6 +105,7 @@ class _Open:
     error: int | None = None
     message: list[str] = field(default_factory=list)
     told: bool = False
+    place: str = ""
 
 
 def tracebacks(lines: Sequence[Line]) -> list[Trace]:
@@ -109,14 +123,24 @@ def tracebacks(lines: Sequence[Line]) -> list[Trace]:
             trace.errors.append(text.split("what():", 1)[1].strip())
             trace.lines = [other.text for other in lines[max(0, index - 1) : index + 12]]
             found.append(trace)
+        elif _HEADLESS.match(text) and not any(one.error is None for one in _of(open_, line.who)):
+            trace = Trace(index, index, "", fatal=True, shown=[], who=line.who)
+            found.append(trace)
+            open_.append(_Open(trace))
+            _frame(open_[-1], index, text)
         elif open_:
-            _feed(open_, index, text)
+            _feed(_of(open_, line.who), index, text)
             open_ = [one for one in open_ if one.patience > 0]
     for one in open_:
         _close(one)
     for trace in found:
         trace.errors = [error for error in trace.errors if error]
     return found
+
+
+def _of(open_: list[_Open], who: str) -> list[_Open]:
+    """The tracebacks that a line of ``who`` can belong to: its own, where it says whose it is."""
+    return [one for one in open_ if one.trace.who == who] if who else open_
 
 
 def bare_errors(lines: Sequence[Line], known: Sequence[Trace]) -> list[Trace]:
@@ -160,18 +184,21 @@ def rank_of(text: str) -> str:
 
 def _head(lines: Sequence[Line], index: int, open_: list[_Open], found: list[Trace]) -> None:
     text = lines[index].text
-    linked = next((one for one in reversed(open_) if one.error is not None and _linked(one)), None)
+    mine = _of(open_, lines[index].who)
+    linked = next((one for one in reversed(mine) if one.error is not None and _linked(one)), None)
     if linked is not None and text.strip() == HEAD:  # the next link of a chain
         linked.error, linked.frame, linked.message, linked.told = None, None, [], False
         linked.trace.lines.append(text)
         linked.patience = _PATIENCE
         return
-    for one in [one for one in open_ if one.error is not None]:
+    for one in [one for one in mine if one.error is not None]:
         _close(one)
         open_.remove(one)
     before = text[: text.index(HEAD)]
     said = lines[index - 1].text if index and not before.strip() else ""
     trace = Trace(index, index, rank_of(text), fatal=_is_fatal(before, said), shown=[index], lines=[text])
+    trace.explicit = bool(message_of(before).strip()) and trace.fatal
+    trace.who = lines[index].who
     found.append(trace)
     open_.append(_Open(trace))
 
@@ -239,8 +266,9 @@ def _frame(one: _Open, index: int, text: str) -> None:
     one.trace.lines.append(text)
     one.trace.last = index
     if _FRAME.match(text):
-        one.frame, one.code_next = index, True
+        one.frame, one.code_next, one.place = index, True, text.strip()
     elif not _CARETS.match(text):
+        one.place += f"\n{text.strip()}" if one.code_next else ""
         one.code_next = False
 
 
@@ -248,6 +276,7 @@ def _close(one: _Open, *, keep: bool = False) -> None:
     """Write down what was raised. ``keep``: the chain goes on."""
     if one.error is not None:
         one.trace.errors.append(" ".join(one.message[:_SUMMARY_LINES])[:2000])
+        one.trace.places.append(one.place)
         shown = [position for position in (one.frame, one.error) if position is not None]
         one.trace.shown += [position for position in shown if position not in one.trace.shown]
         one.trace._said += one.message

@@ -19,7 +19,7 @@ EXPECTED = {
     "bad_value": ("argparse", "launch"),
     "import_sgl_kernel": ("module_missing", "launch"),
     "max_total_tokens_1": ("no_room_for_requests", "kv-pool"),
-    "mem_fraction_5": ("host_oom", "kv-pool"),
+    "mem_fraction_5": ("rank_killed", "kv-pool"),
     "missing_shard": ("weights_missing", "load"),
     "model_hubid": ("model_path", "launch"),
     "model_path": ("model_path", "launch"),

@@ -290,7 +290,7 @@ KNOWN: list[tuple[str, str, str, list[str]]] = [
         [
             *until("ready", "PP0"),
             *trace(
-                "IndexError: index out of range", LOOP, "models/deepseek_v2.py:forward:x = self.layers[i]", rank="PP1"
+                "AttributeError: 'NoneType' object has no attribute 'x'", LOOP, "layers/attention/dsa_backend.py:forward:x", rank="PP1"
             ),
         ],
     ),
@@ -325,8 +325,8 @@ KNOWN: list[tuple[str, str, str, list[str]]] = [
         ),
     ),
     (
-        "host_oom",
-        "host_oom",
+        "rank_killed",
+        "rank_killed",
         "load",
         at(
             "load",
@@ -369,6 +369,7 @@ KNOWN: list[tuple[str, str, str, list[str]]] = [
             *trace(
                 "RuntimeError: The size of tensor a (384) must match the size of tensor b (48) at non-singleton dimension 0",
                 LOAD,
+                "layers/moe/fused_moe_triton/layer.py:_load_w13:expert_data.copy_(loaded_weight)",
             ),
         ),
     ),
@@ -496,7 +497,7 @@ FRONTS = [
 
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize(
-    "name", ["cuda_oom_load", "http_port_busy", "moe_block", "argparse", "host_oom", "jit_headers"]
+    "name", ["cuda_oom_load", "http_port_busy", "moe_block", "argparse", "rank_killed", "jit_headers"]
 )
 def test_what_stands_in_front_of_lines_changes_nothing(front: str, name: str) -> None:
     _, signature, phase, log = next(case for case in KNOWN if case[0] == name)
