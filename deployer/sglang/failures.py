@@ -267,9 +267,11 @@ def match(trace: Trace) -> Signature | None:
         if one.regex.search(said):
             return one
     for one in found_in("exception"):
-        if one.regex.search(said) and (one.frames is None or one.frames.search(text)):
-            if one.raised is None or one.raised.search(trace.origin):
-                return one
+        where = (one.frames is None or one.frames.search(text)) and (
+            one.raised is None or one.raised.search(trace.origin)
+        )
+        if where and one.regex.search(said):
+            return one
     return None
 
 
