@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any, Literal
 
 from deployer.bench.noise import Noise
-from deployer.bench.rates import ONE, Logs, Rates, SetAside, mean, positive, rates_of, table, tables
+from deployer.bench.rates import ONE, Logs, Rates, SetAside, mean, positive, rates_of, table, tables, trouble
 from deployer.bench.relative import FEWEST_LEVELS, TAIL, Effect, compared, measured_alike
 
 Json = dict[str, Any]
@@ -276,14 +276,24 @@ def _medians(subject: Subject, figure: str, level: int) -> list[_Median]:
     by_start: dict[str, list[_Median]] = {}
     for bench, start in zip(subject.benches, subject.starts, strict=True):
         stage = _stages(bench).get(level)
-        centre = positive(table(table(stage).get(figure)).get("p50"))
-        if stage is None or centre is None:
+        if stage is None:
             continue
-        samples = [(item.get("pass"), positive(item.get(figure))) for item in tables(stage.get("samples"))]
-        logs = sorted(math.log(value) for _, value in samples if value)
+        parts = tables(stage.get("passes"))
+        sound = [part.get("repeat") for part in parts or [stage] if not trouble(part, bench)]
+        samples = [
+            (item.get("pass"), value)
+            for item in tables(stage.get("samples"))
+            if (value := positive(item.get(figure))) and (not parts or item.get("pass") in sound)
+        ]
+        logs = sorted(math.log(value) for _, value in samples)
+        centre = positive(table(stage.get(figure)).get("p50"))
+        if not sound or centre is None:
+            continue
+        if logs and len(sound) < len(parts):
+            centre = math.exp(median(logs))
         by_pass: dict[Any, list[float]] = {}
         for number, value in samples:
-            if value and number is not None:
+            if number is not None:
                 by_pass.setdefault(number, []).append(math.log(value))
         centres = [median(values) for values in by_pass.values()]
         between = 0.0

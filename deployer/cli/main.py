@@ -9,6 +9,7 @@ import click
 
 from deployer import __version__
 from deployer.cli import change, look
+from deployer.cli.bench import bench
 from deployer.cli.check import check
 from deployer.cli.common import (
     App,
@@ -55,7 +56,7 @@ def cli(context: click.Context) -> None:
     context.ensure_object(App)
 
 
-for command in (check, *change.COMMANDS, *look.COMMANDS, compare, diagnose, doctor, sglang, rehearse):
+for command in (check, *change.COMMANDS, *look.COMMANDS, bench, compare, diagnose, doctor, sglang, rehearse):
     cli.add_command(command)
 
 

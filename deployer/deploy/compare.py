@@ -90,7 +90,11 @@ class Shelf:
                 remedy="`deployer history` lists the releases with their benchmarks",
             )
         name = f"{release}@{number}" if number else release
-        return Subject(name, (bench,), (release,), self._about([manifest]))
+        return Subject(name, (bench,), (release,), self.describe([manifest]))
+
+    def describe(self, manifests: Sequence[Json]) -> Json:
+        """What is known of a subject made of these releases."""
+        return {**self.host, **about(manifests)}
 
     def _named(self, wanted: str) -> Json | None:
         for manifest in self.manifests:
@@ -120,23 +124,24 @@ class Shelf:
         names = tuple(str(item["release"]) for item, _ in found)
         name = names[0] if len(names) == 1 else f"{wanted} ({len(names)} starts)"
         return Subject(
-            name, tuple(bench for _, bench in found), names, self._about([item for item, _ in found])
+            name, tuple(bench for _, bench in found), names, self.describe([item for item, _ in found])
         )
 
-    def _about(self, manifests: Sequence[Json]) -> Json:
-        first = manifests[0]
-        return {
-            **self.host,
-            "releases": [str(item["release"]) for item in manifests],
-            "profile": first.get("profile"),
-            "created": first.get("created"),
-            "sglang": first.get("sglang"),
-            "model": first.get("model") or {},
-            "argv": first.get("argv") or [],
-            "environment": first.get("environment") or {},
-            "timeline": first.get("timeline"),
-            "verdict": (first.get("verdict") or {}).get("summary"),
-        }
+
+def about(manifests: Sequence[Json]) -> Json:
+    """What is known of a subject from the manifests of its releases; the first one's where they differ."""
+    first = manifests[0]
+    return {
+        "releases": [str(item["release"]) for item in manifests],
+        "profile": first.get("profile"),
+        "created": first.get("created"),
+        "sglang": first.get("sglang"),
+        "model": first.get("model") or {},
+        "argv": first.get("argv") or [],
+        "environment": first.get("environment") or {},
+        "timeline": first.get("timeline"),
+        "verdict": (first.get("verdict") or {}).get("summary"),
+    }
 
 
 def is_file(wanted: str) -> bool:
@@ -153,13 +158,13 @@ def from_file(path: str) -> Subject:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}", remedy=remedy) from error
-    about: Json = {}
+    known: Json = {}
     if isinstance(document, Mapping) and isinstance(document.get("bench"), Mapping):
-        about = dict(document["about"]) if isinstance(document.get("about"), Mapping) else {}
+        known = dict(document["about"]) if isinstance(document.get("about"), Mapping) else {}
         document = document["bench"]
     if not isinstance(document, Mapping) or not isinstance(document.get("levels"), list):
         raise ConfigError(f"{path} is no benchmark: it has no levels", remedy=remedy)
-    return Subject(Path(path).name.removesuffix(".json"), (document,), (str(Path(path).resolve()),), about)
+    return Subject(Path(path).name.removesuffix(".json"), (document,), (str(Path(path).resolve()),), known)
 
 
 def together(parts: Sequence[Subject]) -> Subject:
@@ -206,8 +211,8 @@ def different_arguments(found: Sequence[Subject]) -> list[Json]:
     return rows
 
 
-def _settings(about: Mapping[str, object]) -> dict[str, str]:
-    argv, environment = about.get("argv"), about.get("environment")
+def _settings(known: Mapping[str, object]) -> dict[str, str]:
+    argv, environment = known.get("argv"), known.get("environment")
     words = [str(word) for word in argv] if isinstance(argv, list) else []
     pairs = grouped_arguments(comparable(words))
     settings = {str(flag): " ".join(str(value).split()) for flag, value in pairs if flag not in WITHOUT_SPEED}

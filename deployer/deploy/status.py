@@ -167,6 +167,7 @@ _FIGURES = (
     "verdict",
     "failure",
     "bench_summary",
+    "benches",
     "in_effect",
     "timeline",
 )

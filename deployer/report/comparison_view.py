@@ -13,7 +13,7 @@ from deployer.bench.comparison import RATES, Comparison, Finding, Subject, value
 from deployer.bench.rates import ONE, rates_of, table
 from deployer.bench.server import sentences
 from deployer.deploy.compare import Compared
-from deployer.report.bench_table import doubts, number
+from deployer.report.bench_table import bench_view, doubts, number
 
 Json = dict[str, Any]
 
@@ -86,6 +86,15 @@ def comparison_view(found: Compared) -> RenderableType:
     parts += [Text(f"! {doubt}", style="yellow") for doubt in all_doubts(found)]
     parts.append(Text(found.noise.sentence(), style="dim"))
     return Group(*parts)
+
+
+def measured_view(name: str, bench: Mapping[str, Any], found: Compared | None) -> RenderableType:
+    """One benchmark, and what it is against another one where that was asked for."""
+    return (
+        bench_view(name, bench)
+        if found is None
+        else Group(bench_view(name, bench), Text(""), comparison_view(found))
+    )
 
 
 def _overview(found: Compared) -> Table:

@@ -161,6 +161,10 @@ def history_view(document: Json, width: int = 150) -> RenderableType:
             speed(item["bench_summary"]),
             *([escape(note if len(note) <= 90 else note[:87] + "...")] if wide else []),
         )
+        for later in item.get("benches") or ():
+            when = moment(later["started"]) if later.get("started") else ""
+            name = f"{item['number']}@{later['number']}"
+            table.add_row(name, "", "[dim]measured[/dim]", when, "", speed(later.get("summary")))
     return table
 
 

@@ -54,6 +54,16 @@ def test_another_profile_replaces_it_and_gives_way_again(live_site: Site) -> Non
     compared = site.json("compare", "tp2", "pp2-async")
     assert {"0001-tp2", "0002-pp2-async"} <= set(json.dumps(compared).replace('"', " ").split())
 
+    serving = site.invocation()
+    asked = ("--levels", "2", "--repeat", "1", "--output-tokens", "16", "--against", "tp2")
+    measured = site.json("bench", *asked)
+    assert measured["name"] == "0002-pp2-async@1"
+    assert measured["bench"]["levels"][0]["completed"] >= 2
+    assert measured["against"]["differences"], "shorter answers than at the smoke benchmark"
+    assert site.invocation() == serving
+    assert site.json("history")["releases"][0]["benches"][0]["number"] == 1
+    assert site.json("compare", "2@1", "tp2", expect=3)["error"]["kind"] == "Refused"
+
     # Back: started, verified, promoted, not measured again. Then there is nothing further back, but a chosen release.
     back = site.json("rollback", "--yes")
     assert (back["outcome"], back["release"], back["previous"]) == ("live", "0001-tp2", "0002-pp2-async")

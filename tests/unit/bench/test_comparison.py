@@ -19,7 +19,10 @@ Json = dict[str, Any]
 
 def level(at: int, rate: float, ttft: float = 0.5, *, jitter: float = 0.01, **more: Any) -> Json:
     drawn = random.Random(at)
-    passes = [{"aggregate_tok_s": rate * share, "wall_s": 3.0, "failed": {}} for share in (0.997, 1.003)]
+    passes = [
+        {"aggregate_tok_s": rate * share, "wall_s": 3.0, "failed": {}, "repeat": n}
+        for n, share in enumerate((0.997, 1.003))
+    ]
     samples = [
         {
             "pass": index % 2,
@@ -132,7 +135,20 @@ def test_a_level_that_is_not_sound_in_both_is_not_compared() -> None:
         assert item is not None
         assert (item.reference, item.value) == values
         assert (item.effect, item.verdict, item.better) == (None, "not compared", None)
+    assert found.at("ttft_s", 32) is None
+    assert found.at("ttft_s", 8) is not None
     assert "level 32, pass 1: the load client itself was saturated" in map(str, found.set_aside)
+
+
+def test_times_of_a_pass_that_was_disturbed_do_not_count() -> None:
+    half = level(32, 248.0)
+    half["passes"][0]["foreign_traffic"] = True
+    for sample in half["samples"][::2]:
+        sample["ttft_s"] = 9.0
+    half["ttft_s"]["p50"] = 4.0
+    item = compare(ASYNC, subject("b", bench(half)), Noise()).at("ttft_s", 32)
+    assert item is not None
+    assert item.value == pytest.approx(0.5, rel=0.01)
 
 
 def test_nothing_in_common_is_said() -> None:

@@ -77,6 +77,11 @@ def test_the_tree_in_the_docstring_of_errors_is_true() -> None:
         (["-i", EXAMPLE, "apply", "tp9"], "tp8"),
         (["-i", EXAMPLE, "plan", "tp8", "-s", "kimmi"], "kimi"),
         (["-i", EXAMPLE, "compare", "1"], "at least two"),
+        (["-i", EXAMPLE, "compare", "a.json", "/nowhere/b.json"], "cannot be read"),
+        (["-i", EXAMPLE, "bench", "--levels", "8;16"], "such as 8,32"),
+        (["-i", EXAMPLE, "bench", "--levels", "8,8"], "distinct numbers"),
+        (["-i", EXAMPLE, "bench", "--levels", "0"], "distinct numbers"),
+        (["-i", EXAMPLE, "bench", "--export", "/nowhere/x.jsonl"], "no folder /nowhere"),
         (["-i", EXAMPLE, "check", "--sglang", "abc"], "no version of SGLang"),
         (["-i", EXAMPLE, "rollback", "--to", "x"], "x"),
     ],
@@ -270,3 +275,18 @@ def test_the_documents_keys_are_in_the_reference() -> None:
     for document in documents:
         missing = [key for key in document if f'"{key}"' not in text]
         assert missing == []
+
+
+def test_files_are_compared_without_an_inventory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate, place in (("one", 100.0, "host"), ("two", 50.0, "host"), ("far", 50.0, "operator")):
+        level = {"concurrency": 8, "aggregate_tok_s": rate, "failed": {}}
+        document = {"levels": [level], "place": place}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    assert run(["compare", "one.json", "two.json", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["comparisons"][0]
+    assert found["sentences"][0].startswith("two against one: -50.0 % (")
+    assert found["sentences"][0].endswith("at 8, slower")
+    assert run(["compare", "one.json", "far.json"]) == 3
+    assert "the load came from the host" in " ".join(capsys.readouterr().err.split())
+    assert run(["compare", "one.json", "far.json", "--anyway"]) == 0
+    assert "! not measured alike" in capsys.readouterr().out

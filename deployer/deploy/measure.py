@@ -1,0 +1,127 @@
+"""`deployer bench`: put load on what runs, keep the result beside its release. Nothing that serves is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deployer.bench.comparison import Subject
+from deployer.bench.runner import run_benchmark
+from deployer.deploy.compare import Shelf
+from deployer.deploy.figures import summary
+from deployer.deploy.following import describe_bench_event
+from deployer.deploy.model import Json, Step
+from deployer.deploy.reporter import Reporter
+from deployer.deploy.session import Session
+from deployer.errors import GateInconclusive, NothingServing, Refused
+from deployer.host.state import ServiceState
+
+#: What the lease is taken for; others see it in `status` and where they are refused.
+REASON = "bench (load on what runs; nothing is changed)"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A benchmark of what runs. ``name`` is what `compare` calls it."""
+
+    name: str
+    release: str
+    bench: Json
+    about: Json
+
+    def subject(self) -> Subject:
+        """As `compare` takes it: one start, that of its release."""
+        return Subject(self.name, (self.bench,), (self.release,), self.about)
+
+
+def measure(session: Session, wishes: Mapping[str, Any], reporter: Reporter, shelf: Shelf) -> Measured:
+    """Measure the running server and keep ``bench-N.json`` in its release.
+
+    ``wishes`` replace settings of the release's own benchmark (the fields of `deployer.config.bench.BenchConfig`). The
+    lease is held meanwhile, so that no other benchmark and no apply disturb the figures, and given back.
+
+    Raises LeaseHeld, Refused (a change is under way), NothingServing, GateInconclusive (nothing could be measured).
+    """
+    service = session.service
+    reporter.step(Step.LEASE)
+    session.acquire()
+    reporter.done(f"{session.host_config.name} is left alone by others meanwhile")
+    state = session.state()
+    release, manifest = _running(session, state)
+    reporter.step(Step.BENCH)
+    address, port = session.endpoint(state, release)
+    settings = {**((manifest.get("resolved") or {}).get("bench") or service.bench.model_dump()), **wishes}
+    bench = run_benchmark(
+        session.client.host,
+        service.model_copy(update={"api_key": None, "bind": address, "port": port}),
+        settings,
+        on_event=lambda event: reporter.progress(describe_bench_event(event)),
+        api_key=session.api_key(release),
+        baseline=shelf.bench(release),
+        slots=((manifest.get("in_effect") or {}).get("computed") or {}).get("slots") or 1,
+    )
+    if not _anything(bench):
+        raise GateInconclusive(
+            f"nothing could be measured: {bench.get('stopped') or 'no request was completed'}",
+            remedy="`deployer status` and `deployer logs` show how the server is",
+        )
+    after = session.state()
+    if (after.running.pid if after.running else None) != (state.running.pid if state.running else None):
+        raise GateInconclusive(
+            f"{release} was restarted while it was measured, so the figures mean nothing",
+            remedy="`deployer logs` shows why; then measure again",
+        )
+    name = _keep(session, after, release, bench)
+    reporter.done(f"kept as {name}")
+    return Measured(name, release, bench, shelf.describe([manifest]))
+
+
+def _running(session: Session, state: ServiceState) -> tuple[str, Json]:
+    """The release that runs and its manifest."""
+    if state.transition is not None:
+        raise Refused(
+            f"a change to {state.transition.to} was left under way",
+            remedy="`deployer resume` or `deployer converge` ends it",
+        )
+    health = session.health(state) if state.running else None
+    if health is None or not health.ok:
+        how = f"/health: {health.status}" if health else "it does not run"
+        raise NothingServing(
+            f"{session.service.name} does not serve ({how}), so there is nothing to measure",
+            remedy="`deployer status` shows how it is, `deployer converge` starts what is live",
+        )
+    release = state.running.release if state.running else None
+    manifest = state.manifest(release) if release else None
+    if release is None or manifest is None:
+        raise Refused(
+            "what runs is no release of deployer, so there is no place to keep its benchmark",
+            remedy="apply a profile first",
+        )
+    return release, manifest
+
+
+def _anything(bench: Json) -> bool:
+    return bool(bench.get("single_stream_tok_s")) or any(
+        level.get("completed") for level in bench.get("levels") or ()
+    )
+
+
+def _keep(session: Session, state: ServiceState, release: str, bench: Json) -> str:
+    """Write the benchmark into its release; returns its name, such as ``0007-pp8@2``."""
+    kept = list((state.manifest(release) or {}).get("benches") or ())
+    number = max((item["number"] for item in kept), default=0) + 1
+    entry = {
+        "number": number,
+        "started": bench.get("started"),
+        "seconds": bench.get("seconds"),
+        "summary": summary(bench),
+    }
+    session.client.release_update(
+        session.service.name,
+        release,
+        patch={"benches": [*kept, entry]},
+        files={f"bench-{number}.json": json.dumps(bench, indent=1, ensure_ascii=False) + "\n"},
+    )
+    return f"{release}@{number}"

@@ -1,0 +1,123 @@
+"""`bench` on a host in memory: it takes the lease, changes nothing that serves, and keeps what it measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from deployer.deploy.compare import Shelf
+from deployer.deploy.measure import Measured, measure
+from deployer.deploy.reporter import Silent
+from deployer.deploy.status import history_document
+from deployer.errors import GateInconclusive, LeaseHeld, NothingServing, Refused
+from deployer.host.fake import FakeWorld
+from deployer.report.views import history_view
+from tests.unit.bench.test_bench_table import text
+from tests.unit.deploy.test_apply import LIVE, TP1, bench, engine, run, session, world
+
+CHANGING = {"stage", "promote", "converge", "unit.start", "unit.stop", "transition.begin", "prune", "probe"}
+
+
+@pytest.fixture
+def live_world() -> FakeWorld:
+    made = world()
+    made.engines[LIVE] = engine(TP1)
+    assert run(made, "tp1").outcome == "live"
+    made.calls.clear()
+    return made
+
+
+def measured(made: FakeWorld, rate: float = 90.0, **wishes: Any) -> Measured:
+    document = bench(rate)
+    made.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
+    with session(made) as opened:
+        return measure(opened, wishes, Silent(), Shelf.of(opened))
+
+
+def test_it_is_kept_beside_its_release_and_nothing_else_is_changed(live_world: FakeWorld) -> None:
+    before = dict(live_world.service("kimi").releases[LIVE]["manifest"])
+    assert measured(live_world).name == f"{LIVE}@1"
+    assert measured(live_world, 95.0).name == f"{LIVE}@2"
+    kept = live_world.service("kimi").releases[LIVE]
+    assert json.loads(kept["files"]["bench-2.json"])["levels"][0]["aggregate_tok_s"] == 95.0
+    assert json.loads(kept["files"]["bench.json"])["levels"][0]["aggregate_tok_s"] == 100.0
+    assert [item["summary"]["levels"] for item in kept["manifest"]["benches"]] == [{"2": 90.0}, {"2": 95.0}]
+    assert {key: kept["manifest"][key] for key in before} == before
+    assert not CHANGING & {op for op, _ in live_world.calls}
+    assert live_world.service("kimi").running == LIVE
+    assert live_world.lease is not None
+    assert live_world.lease["state"] == "released"
+
+
+def test_compare_and_history_know_it(live_world: FakeWorld) -> None:
+    measured(live_world)
+    with session(live_world) as opened:
+        subject = Shelf.of(opened).subject("1@1")
+        document = history_document("kimi", opened.state())
+    assert (subject.name, subject.starts) == (f"{LIVE}@1", (LIVE,))
+    assert document["releases"][0]["benches"][0]["number"] == 1
+    shown = text(history_view(document))
+    assert any("1@1" in line and "measured" in line and "90 at 2" in line for line in shown.splitlines())
+
+
+def test_it_asks_for_what_the_release_was_measured_with_and_for_what_is_wished(live_world: FakeWorld) -> None:
+    asked: list[Any] = []
+    document = bench()
+
+    def ran(args: Any) -> Any:
+        asked.append(json.loads(args["stdin"]))
+        return [json.dumps({"event": "result", "bench": document})], 0
+
+    live_world.run = ran
+    with session(live_world) as opened:
+        measure(opened, {"output_tokens": 32, "repeats": 3}, Silent(), Shelf.of(opened))
+    assert (asked[0]["levels"], asked[0]["output_tokens"], asked[0]["repeats"]) == ([2], 32, 3)
+
+
+def test_nobody_else_may_be_at_work(live_world: FakeWorld) -> None:
+    with session(live_world, "apply pp8") as other:
+        other.acquire()
+        with pytest.raises(LeaseHeld):
+            measured(live_world)
+    assert "run" not in {op for op, _ in live_world.calls}
+
+
+def test_others_are_told_what_it_is_for(live_world: FakeWorld) -> None:
+    seen: list[Any] = []
+
+    def ran(args: Any) -> Any:
+        seen.append(dict(live_world.lease or {}))
+        return [json.dumps({"event": "result", "bench": bench()})], 0
+
+    live_world.run = ran
+    with session(live_world, "bench") as opened:
+        measure(opened, {}, Silent(), Shelf.of(opened))
+    assert (seen[0]["state"], seen[0]["reason"]) == ("held", "bench")
+
+
+def test_a_change_that_was_left_under_way_comes_first(live_world: FakeWorld) -> None:
+    live_world.service("kimi").transition = {
+        "from": LIVE, "to": "0002-x", "profile": "x", "step": "wait", "grace": 5.0, "started": 0.0
+    }  # fmt: skip
+    with pytest.raises(Refused, match="a change to 0002-x was left under way"):
+        measured(live_world)
+
+
+def test_nothing_serves(live_world: FakeWorld) -> None:
+    live_world.service("kimi").running = None
+    with pytest.raises(NothingServing):
+        measured(live_world)
+
+
+def test_nothing_was_measured(live_world: FakeWorld) -> None:
+    empty: dict[str, Any] = {
+        "levels": [],
+        "single_stream_tok_s": None,
+        "stopped": "none of the 2 requests was completed",
+    }
+    live_world.run = lambda args: ([json.dumps({"event": "result", "bench": empty})], 0)
+    with session(live_world) as opened, pytest.raises(GateInconclusive, match="none of the 2 requests"):
+        measure(opened, {}, Silent(), Shelf.of(opened))
+    assert "benches" not in live_world.service("kimi").releases[LIVE]["manifest"]
