@@ -9,7 +9,7 @@ from typing import Any
 from deployer.sglang.failures import STOPPED, UNKNOWN, Failure, find
 from deployer.sglang.launch import LaunchState
 from deployer.sglang.launch_file import read_start, starts
-from deployer.sglang.logtext import Line
+from deployer.sglang.logtext import Line, without_routine
 from deployer.sglang.signatures import any_of, found_in
 
 #: The signature of a log without a failure.
@@ -103,7 +103,7 @@ def diagnose(
     ``unit`` is systemd's word, ``kernel`` the kernel's messages of that time. ``running``: whether the server is known
     to run now (its failures then are those it survived); None: not known, as with a file.
     """
-    runs = starts(lines)
+    runs = starts(without_routine(lines))
     here = runs[-1]
     failure = find(here, unit, kernel=kernel)
     state, timed = read_start(here)

@@ -93,6 +93,13 @@ class Evidence:
             line if len(line.text) <= _LOOK else replace(line, text=line.text[:_LOOK]) for line in whole
         ]
         self._states: dict[int, LaunchState] = {}
+        self._consequences = [at for at, line in enumerate(self.lines) if CONSEQUENCE.search(line.text)]
+        #: Where the server says that it is ready (as it is), and where that it works (negative).
+        self._signs = [
+            at if _READY in line.text else -at
+            for at, line in enumerate(self.lines)
+            if _READY in line.text or _WORKS.search(line.text)
+        ]
 
     def show(self, positions: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         kept = [position for position in dict.fromkeys(positions) if 0 <= position < len(self.lines)]
@@ -132,16 +139,11 @@ class Evidence:
 
     def survived(self, trace: Trace) -> bool:
         """Whether the server went on after a traceback that does not say that it ended its process."""
-        if trace.explicit:
+        if trace.explicit or any(index > trace.last for index in self._consequences):
             return False
-        works = 0
-        for line in self.lines[trace.last + 1 :]:
-            if CONSEQUENCE.search(line.text):
-                return False
-            works += bool(_WORKS.search(line.text))
-            if _READY in line.text or works > 1:
-                return True
-        return False
+        ready = next((index for index in self._signs if index >= 0), len(self.lines))
+        after = [index for index in self._signs if abs(index) > trace.last]
+        return ready < trace.first or any(index >= 0 for index in after) or len(after) > 1
 
     def ends_with(self, bare: Sequence[Trace]) -> bool:
         """Whether an exception is the last word of a launch (of a log that holds little more than its end)."""

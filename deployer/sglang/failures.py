@@ -14,7 +14,7 @@ from typing import Any
 from deployer.sglang import endings
 from deployer.sglang.evidence import CONSEQUENCE, NOISE, SERVING, STOPPED, UNKNOWN, Evidence, Failure
 from deployer.sglang.launch import PHASES
-from deployer.sglang.logtext import Line, read_lines
+from deployer.sglang.logtext import Line, read_lines, without_routine
 from deployer.sglang.signatures import FATAL_LINES, Signature, any_of, found_in
 from deployer.sglang.tracebacks import Trace, bare_errors, message_of, tracebacks
 
@@ -54,7 +54,7 @@ def classify(
     moving, where that is how the launch failed. ``kernel``: messages of the kernel from that time. Never raises;
     what is not recognised is `UNKNOWN`, with the innermost exception.
     """
-    read = list(read_lines(lines))
+    read = without_routine(read_lines(lines))
     return find(read, unit, stalled=stalled, kernel=list(read_lines(kernel))) or endings.silent(read)
 
 

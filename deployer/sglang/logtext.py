@@ -46,7 +46,7 @@ _PREFIXES = tuple(
         rf"\[?(?P<iso>{_ISO})\]?(?: (?=\[\d)| ?(?=\[rank)| (?=File \"| {{2}}|Traceback|[A-Za-z(])|$)",
         rf"[A-Z]{{4,8}} (?P<iso>{_ISO}) ",  # a cloud's log: the level first
         rf"(?P<iso>{_ISO}) {{1,2}}[A-Z]{{4,8}} [\w.]{{1,80}}: ",  # tracing's form
-        r"> ?",  # quoted
+        r"> ?|E {3}(?=\S)|\*\*(?=[A-Z]\w{2,60}(?:Error|Exception): )",  # quoted
         r"[\u2502|] ?(?=\s{0,200}(?:File \"|Traceback|\[|[A-Z]\w{2,60}(?:Error|Exception)))",  # a frame drawn round it
         r"(?P<short>\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,6}) ?",
         r"\[(?:pod|container)/[^\]\s]{1,160}\] ?",  # kubectl logs --prefix
@@ -62,6 +62,15 @@ _PREFIXES = tuple(
 _OWN = re.compile(
     r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?: [A-Z_]{2,12}\d{1,5}){0,8}\]", re.ASCII
 )
+_OWN_START = ("[", "I")
+_QUICK = re.compile(rf"{_OWN.pattern}|INFO: {{1,8}}\S", re.ASCII)
+#: What a server that works prints over and over.
+_ROUTINE = re.compile(
+    r"(?:\[[^\]]{1,80}\] ?)?(?:(?:Prefill|Decode) batch\b"
+    r"|INFO: {1,8}[\d.:\[\]a-f]{3,60} - \"[A-Z]{3,7} [^\"]{1,400}\" 200)"
+)
+#: So many routine lines are kept at either end of a row of them.
+_KEPT = 4
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
@@ -110,6 +119,9 @@ def read(text: str) -> list[Line]:
 def read_lines(lines: Iterable[str]) -> Iterator[Line]:
     """As `read`, for lines that were split at their ends already."""
     for number, line in enumerate(lines, 1):
+        if line[:1] in _OWN_START and _QUICK.match(line) and "\r" not in line and "\x1b" not in line:
+            yield Line(number, line)  # as the server printed it: most lines of most logs
+            continue
         for entry in _unwrapped(line.removesuffix("\r")):
             parts = entry.text.split("\r")
             for index, part in enumerate(parts):
@@ -117,6 +129,23 @@ def read_lines(lines: Iterable[str]) -> Iterator[Line]:
                     yield _plain(
                         replace(entry, number=number, text=part, piece=entry.piece or index < len(parts) - 1)
                     )
+
+
+def without_routine(lines: Iterable[Line]) -> list[Line]:
+    """The lines without the middle of each long row of what a working server prints over and over.
+
+    A day's log is seconds of reading; what these lines tell, the first and the last of a row tell as well.
+    """
+    kept: list[Line] = []
+    row: list[Line] = []
+    for line in lines:
+        if _ROUTINE.match(line.text):
+            row.append(line)
+            continue
+        kept += row if len(row) <= 2 * _KEPT else [*row[:_KEPT], *row[-_KEPT:]]
+        row.clear()
+        kept.append(line)
+    return kept + (row if len(row) <= 2 * _KEPT else [*row[:_KEPT], *row[-_KEPT:]])
 
 
 def plain(text: str) -> str:
