@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from deployer.deploy import logs
 from deployer.deploy.following import drain
+from deployer.deploy.launch_failure import log_tail
 from deployer.deploy.model import Json, Step, TrialFailed, failure_document
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
-from deployer.deploy.wait import TAIL_LINES
 from deployer.errors import AgentError
 from deployer.host.state import ServiceState, UnitState
 from deployer.sglang.failures import classify
@@ -63,5 +63,6 @@ def explain_death(session: Session, started: Json, unit: UnitState, step: Step) 
         f"the server died while it served ({unit.active}, {unit.result}): {found.cause}",
         phase=str(step),
         remedy=found.remedy,
-        log_tail=lines[-TAIL_LINES:],
+        log_tail=log_tail(lines),
+        evidence=found.evidence,
     )

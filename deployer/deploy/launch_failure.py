@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from deployer.sglang.failures import UNKNOWN, Failure
 from deployer.sglang.launch import LaunchState
+
+#: So many lines of the log are kept with a failure.
+TAIL_LINES = 60
+# The usage that argparse prints before its error, hundreds of lines of it.
+_USAGE = re.compile(r"^usage: |^ {12,}[\[{-]")
+
+
+def log_tail(lines: Iterable[str]) -> list[str]:
+    """The end of a log as it is shown and kept with a failure."""
+    return [line for line in lines if not _USAGE.match(line)][-TAIL_LINES:]
 
 
 @dataclass(frozen=True)

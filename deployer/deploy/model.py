@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -214,12 +215,14 @@ def failure_document(
     phase: str | None = None,
     remedy: str | None = None,
     log_tail: list[str] | None = None,
+    evidence: Sequence[str] = (),
 ) -> Json:
-    """A failure as the JSON contract has it."""
+    """A failure as the JSON contract has it. ``evidence``: the lines of the log that prove it."""
     return {
         "signature": signature,
         "phase": phase,
         "cause": cause,
         "remedy": remedy,
+        "evidence": list(evidence),
         "log_tail": log_tail or [],
     }

@@ -167,6 +167,7 @@ class Steps:
                     phase=failure.phase,
                     remedy=failure.remedy,
                     log_tail=result.log_tail,
+                    evidence=failure.evidence,
                 )
             )
         parts = [

@@ -17,7 +17,7 @@ from typing import Any
 
 from deployer.config.fields import STALL_DEFAULTS
 from deployer.deploy.generation import generate_once
-from deployer.deploy.launch_failure import LaunchFailure, explain
+from deployer.deploy.launch_failure import LaunchFailure, explain, log_tail
 from deployer.deploy.load_progress import LoadProgress
 from deployer.errors import DeployerError
 from deployer.host.protocol import Host, Json
@@ -37,7 +37,6 @@ _UNIT_FIGURES = {"result": "Result", "exec_code": "ExecMainCode", "exec_status":
 #: So many answers from a process that is not ours, one after the other, are no passing state.
 _STRANGERS = 4
 _LOG_LINES = 10_000
-TAIL_LINES = 60
 _BYTES = 1 << 16
 _MEMORY = 1 << 24
 _CPU_SECONDS = 0.2
@@ -276,14 +275,14 @@ class _Wait:
     def _ready(self) -> WaitResult:
         self._tell(force=True)
         state, seconds = self._log.state, self._elapsed()
-        tail = list(self._lines)[-TAIL_LINES:]
+        tail = log_tail(self._lines)
         return WaitResult(True, finish_timeline(state, seconds), seconds, None, tail, state)
 
     def _failed(self, proof: str, detail: Json) -> WaitResult:
         seconds = self._elapsed()
         if proof not in ("stall", "deadline"):
             self._read_on(proof)
-        state, tail = self._log.state, list(self._lines)[-TAIL_LINES:]
+        state, tail = self._log.state, log_tail(self._lines)
         unit = {name: self._unit[name] for name in _UNIT_FIGURES if name in self._unit}
         unit.update({name: detail[theirs] for name, theirs in _UNIT_FIGURES.items() if theirs in detail})
         detail = redact({**detail, **unit}, self._secrets)

@@ -232,14 +232,22 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
         console.print(f"[red]Failed{escape(where)}:[/red] {escape(failure['cause'])}", highlight=False)
         if failure.get("remedy"):
             console.print(f"[bold]What to do:[/bold] {escape(failure['remedy'])}", highlight=False)
-        if failure.get("log_tail"):
-            console.print("[dim]The log at that moment:[/dim]")
-            for line in failure["log_tail"]:
-                console.print(f"  [dim]│[/dim] {escape(line)}", highlight=False, soft_wrap=True)
+        tail = failure.get("log_tail") or []
+        evidence = failure.get("evidence") or []
+        if not set(evidence) <= {line.strip() for line in tail}:
+            _log_lines(console, "The lines that tell it:", evidence)
+        _log_lines(console, "The log at that moment:", tail)
     for note in outcome.notes:
         console.print(f"[dim]· {escape(note)}[/dim]", highlight=False)
     if message:
         console.print(f"[{colour}]{escape(message)}[/{colour}]", highlight=False)
+
+
+def _log_lines(console: Console, title: str, lines: Iterable[str]) -> None:
+    for number, line in enumerate(lines):
+        if not number:
+            console.print(f"[dim]{title}[/dim]")
+        console.print(f"  [dim]│[/dim] {escape(line)}", highlight=False, soft_wrap=True)
 
 
 def profiles_view(entries: Iterable[Json], notes: Iterable[str] = ()) -> RenderableType:

@@ -292,6 +292,22 @@ def test_the_cause_of_a_failure_is_told_once(live_world: FakeWorld, how: str) ->
     assert all(len(line) < 80 for line in marks)
 
 
+def test_the_lines_that_prove_the_cause_are_shown_where_the_tail_has_them_not(live_world: FakeWorld) -> None:
+    proof = "ValueError: Cannot find the config file for awq"
+    log = ["Traceback (most recent call last):", '  File "x.py", line 1, in load_model', proof, *["later"] * 80]
+    live_world.engines["0002-tp2"] = engine(TP1, fails_after=0.0, log=log)
+    console = Console(width=1000, color_system=None)
+    with console.capture() as captured:
+        outcome = run(live_world, "tp2")
+        print_outcome(console, outcome)
+    assert outcome.failure
+    assert proof in outcome.failure["evidence"]
+    assert proof not in outcome.failure["log_tail"]
+    told, _, tail = captured.get().partition("The log at that moment:")
+    assert proof in told.partition("The lines that tell it:")[2]
+    assert "later" in tail
+
+
 def test_nothing_live_and_a_bad_candidate_is_down() -> None:
     made = world()
     made.engines["0001-tp2"] = engine(TP2, fails_after=0.0)

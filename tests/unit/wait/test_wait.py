@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from deployer.deploy.launch_failure import TAIL_LINES, log_tail
 from deployer.deploy.wait import WaitResult, WaitUpdate, wait_ready
 from deployer.errors import ChannelLost
 from deployer.host.protocol import Json
@@ -309,3 +310,11 @@ def test_secrets_are_nowhere() -> None:
     result, updates = run(host, api_key="sk-very-secret")
     assert "sk-very-secret" not in repr(result) + repr(updates)
     assert "'x': 1" in result.log_tail[0]
+
+
+def test_the_usage_does_not_push_the_error_out_of_the_tail() -> None:
+    usage = ["usage: sglang serve [-h]", *["                    [--flag {a,b}] [--other N]"] * 300]
+    said = ["[2026-01-01 00:00:00] starting", *usage, "sglang serve: error: unrecognized arguments: --none 3"]
+    assert log_tail(said) == [said[0], said[-1]]
+    pointer = ["  File \"x.py\", line 1", "    call(argument)", "                 ^^^^^"]
+    assert log_tail(pointer * 40) == (pointer * 40)[-TAIL_LINES:]
