@@ -137,13 +137,13 @@ lease = {lease}
         )
         return folder
 
-    def ask(self, path: str, body: object = None) -> Any:
+    def ask(self, path: str, body: object = None, timeout: float = 60) -> Any:
         """What the server answers to GET ``path``, or to POST with a JSON body; parsed where it is JSON."""
         sent = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"http://{self.host.address}:30000{path}", sent, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
             text = answer.read().decode()
         try:
             return json.loads(text)

@@ -23,7 +23,7 @@ def trial(number: int = 1, profile: str = "tp8", **changes: Any) -> Trial:
         "candidate": "[Service]\nRestart=no\n",
         "argv": ("/opt/sglang/bin/python", "-m", "sglang.launch_server"),
         "environment": {},
-        "restart_keys": {"KillMode": "control-group"},
+        "restart_keys": {"KillMode": "mixed"},
         "requested": {"tp_size": 8},
         "sglang": "0.5.12.post1",
         "model": {"path": "/m", "fingerprint": "abc"},

@@ -294,7 +294,12 @@ def test_the_cause_of_a_failure_is_told_once(live_world: FakeWorld, how: str) ->
 
 def test_the_lines_that_prove_the_cause_are_shown_where_the_tail_has_them_not(live_world: FakeWorld) -> None:
     proof = "ValueError: Cannot find the config file for awq"
-    log = ["Traceback (most recent call last):", '  File "x.py", line 1, in load_model', proof, *["later"] * 80]
+    log = [
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in load_model',
+        proof,
+        *["later"] * 80,
+    ]
     live_world.engines["0002-tp2"] = engine(TP1, fails_after=0.0, log=log)
     console = Console(width=1000, color_system=None)
     with console.capture() as captured:

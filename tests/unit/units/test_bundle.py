@@ -107,7 +107,7 @@ def test_what_a_unit_must_say() -> None:
         "RestartSec": "10",
         "TimeoutStartSec": "infinity",
         "TimeoutStopSec": "91",
-        "KillMode": "control-group",
+        "KillMode": "mixed",
         "LimitMEMLOCK": "infinity",
         "LimitNOFILE": "1048576",
         "LogRateLimitIntervalSec": "1ms",

@@ -316,5 +316,5 @@ def test_the_usage_does_not_push_the_error_out_of_the_tail() -> None:
     usage = ["usage: sglang serve [-h]", *["                    [--flag {a,b}] [--other N]"] * 300]
     said = ["[2026-01-01 00:00:00] starting", *usage, "sglang serve: error: unrecognized arguments: --none 3"]
     assert log_tail(said) == [said[0], said[-1]]
-    pointer = ["  File \"x.py\", line 1", "    call(argument)", "                 ^^^^^"]
+    pointer = ['  File "x.py", line 1', "    call(argument)", "                 ^^^^^"]
     assert log_tail(pointer * 40) == (pointer * 40)[-TAIL_LINES:]

@@ -18,6 +18,16 @@ _RENAMED = {"/get_server_info": "/server_info", "/get_model_info": "/model_info"
 _NOT_FOUND = {"detail": "Not Found"}
 
 
+def _as_openai(error: HttpError) -> HttpError:
+    """0.5.23 tells of a body that makes no sense as OpenAI's API tells of errors."""
+    detail = error.body.get("detail") if isinstance(error.body, dict) else None
+    if not isinstance(detail, list):
+        return error
+    message = f"1 validation error:\n  {detail[0]}"
+    body = {"object": "error", "message": message, "type": "Bad Request", "param": None, "code": 400}
+    return HttpError(400, body)
+
+
 class Api:
     """Answers every request of the server."""
 
@@ -61,7 +71,10 @@ class Api:
         if handler is None:
             known = any(route == path for _, route in self._routes)
             raise HttpError(405, {"detail": "Method Not Allowed"}) if known else HttpError(404, _NOT_FOUND)
-        await handler(exchange)
+        try:
+            await handler(exchange)
+        except HttpError as error:
+            raise _as_openai(error) if self.engine.plan.modern else error from None
 
     def _authorize(self, exchange: Exchange) -> None:
         """Bearer keys. Administration takes the admin key, if there is one, and nothing else."""
@@ -144,7 +157,9 @@ class Api:
             "Cache flushed.\nPlease check backend logs for more details. "
             "(When there are running or waiting requests, the operation will not be performed.)\n"
         )
-        exchange.send(400 if busy else 200, text, "text/plain; charset=utf-8")
+        exchange.send(
+            400 if busy else 200, text, "" if self.engine.plan.modern else "text/plain; charset=utf-8"
+        )
 
     async def _nothing(self, exchange: Exchange) -> None:
         exchange.send(200)

@@ -81,13 +81,22 @@ class _Run:
     def usage(self) -> dict[str, Any]:
         prompt = sum(choice.request.prompt_tokens for choice in self.choices)
         output = sum(choice.request.produced for choice in self.choices)
-        return {
+        usage = {
             "prompt_tokens": prompt,
             "total_tokens": prompt + output,
             "completion_tokens": output,
             "prompt_tokens_details": None,
             "reasoning_tokens": 0,
         }
+        return usage | {"completion_tokens_details": None} if self.engine.plan.modern else usage
+
+    def weights(self, tokens: int) -> dict[str, Any]:
+        """Which version of the weights made the answer."""
+        version = self.engine.plan.fields.get("weight_version", "default")
+        if not self.engine.plan.modern:
+            return {"weight_version": version}
+        spans = [{"version": version, "start": 0, "end": tokens}]
+        return {"weight_version": version, "weight_versions": spans}
 
 
 def _limit(body: dict[str, Any], names: tuple[str, ...], default: int) -> int:
@@ -131,7 +140,7 @@ async def chat_completions(engine: Engine, exchange: Exchange) -> None:
 async def _openai(
     engine: Engine, exchange: Exchange, body: dict[str, Any], prompts: list[Any], limit: int, *, chat: bool
 ) -> None:
-    name = str(body.get("model") or engine.plan.fields["served_model_name"])
+    name = str(body.get("model") or "default")
     head = {"id": os.urandom(16).hex(), "created": epoch(), "model": name}
     if body.get("stream"):
         await _Stream(engine, exchange, prompts, body, limit, head, chat).run()
@@ -143,8 +152,8 @@ async def _openai(
         text = "".join(choice.texts)
         content: dict[str, Any] = {"text": text}
         if chat:
-            message = {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None}
-            content = {"message": message}
+            message = {"role": "assistant", "content": text, "reasoning_content": None}
+            content = {"message": message if engine.plan.modern else {**message, "tool_calls": None}}
         choices.append(
             {
                 "index": choice.index,
@@ -155,7 +164,6 @@ async def _openai(
             }
         )
     kind = "chat.completion" if chat else "text_completion"
-    weights = {"weight_version": engine.plan.fields.get("weight_version", "default")}
     exchange.send(
         200,
         {
@@ -165,7 +173,7 @@ async def _openai(
             "model": name,
             "choices": choices,
             "usage": run.usage(),
-            "metadata": weights,
+            "metadata": run.weights(sum(choice.request.produced for choice in run.choices)),
         },
     )
 
@@ -201,11 +209,29 @@ class _Stream(_Run):
             if self.chat:
                 for other in self.choices:
                     self._event(other, "", role="assistant", reason=None)
+        if self.chat and self.engine.plan.modern:  # the end has an event of its own, without content
+            self._event(choice, text, reason=None)
+            if choice.reason:
+                self._event(choice, None, reason=choice.reason)
+            return
         self._event(choice, text, reason=choice.reason)
 
-    def _event(self, choice: _Choice, text: str, *, reason: str | None, role: str | None = None) -> None:
+    def _event(
+        self, choice: _Choice, text: str | None, *, reason: str | None, role: str | None = None
+    ) -> None:
         content: dict[str, Any] = {"text": text}
-        if self.chat:
+        usage: dict[str, Any] = {"usage": self.usage() if self.continuous else None}
+        if self.chat and self.engine.plan.modern:
+            said = {"role": role, "content": text}
+            content = {
+                "delta": {
+                    "reasoning_content": None,
+                    **{name: value for name, value in said.items() if value is not None},
+                }
+            }
+            if role or text is None or not self.continuous:
+                usage = {}
+        elif self.chat:
             delta = {"role": role, "content": text, "reasoning_content": None, "tool_calls": None}
             content = {"delta": delta}
         self.exchange.event(
@@ -220,14 +246,17 @@ class _Stream(_Run):
                         "matched_stop": choice.matched if reason else None,
                     }
                 ],
-                "usage": self.usage() if self.continuous else None,
+                **usage,
             }
         )
 
     async def run(self) -> None:
         await self.done.wait()
         if self.with_usage:
-            self.exchange.event({**self.head, "choices": [], "usage": self.usage()})
+            usage = self.usage()
+            if self.engine.plan.modern and not self.chat:
+                usage = {name: value for name, value in usage.items() if value is not None}
+            self.exchange.event({**self.head, "choices": [], "usage": usage})
         self.exchange.event("[DONE]")
         self.exchange.finish()
 
@@ -262,21 +291,63 @@ def _generated(run: _Run, choice: _Choice) -> dict[str, Any]:
         reason = {"type": "length", "length": choice.limit}
     elif choice.reason == "stop":
         reason = {"type": "stop", "matched": choice.matched}
+    about = _about_modern if run.engine.plan.modern else _about
     return {
         "text": "".join(choice.texts),
         "output_ids": [1000 + len(text) for text in choice.texts],
-        "meta_info": {
-            "id": choice.request.rid,
-            "finish_reason": reason,
-            "prompt_tokens": choice.request.prompt_tokens,
-            "weight_version": run.engine.plan.fields.get("weight_version", "default"),
-            "total_retractions": 0,
-            "completion_tokens": choice.request.produced,
-            "cached_tokens": 0,
-            "dp_rank": None,
-            "e2e_latency": time.monotonic() - run.begin,
-        },
+        "meta_info": about(run, choice, reason),
     }
+
+
+def _about(run: _Run, choice: _Choice, reason: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "id": choice.request.rid,
+        "finish_reason": reason,
+        "prompt_tokens": choice.request.prompt_tokens,
+        **run.weights(choice.request.produced),
+        "total_retractions": 0,
+        "completion_tokens": choice.request.produced,
+        "cached_tokens": 0,
+        "dp_rank": None,
+        "e2e_latency": time.monotonic() - run.begin,
+    }
+
+
+def _about_modern(run: _Run, choice: _Choice, reason: dict[str, Any] | None) -> dict[str, Any]:
+    """What 0.5.23 says of a generation: times as epoch seconds, the whole of it with the last piece only."""
+    now, produced = time.time(), choice.request.produced
+    began = now - (time.monotonic() - run.begin)
+    first = now - (time.monotonic() - run.first_token)
+    about: dict[str, Any] = {
+        "id": choice.request.rid,
+        "finish_reason": reason,
+        "prompt_tokens": choice.request.prompt_tokens,
+        "weight_version": run.engine.plan.fields.get("weight_version", "default"),
+        "num_retractions": 0,
+        "storage_prefetch_wait": 0.0,
+        "storage_staging_wait": 0.0,
+        "forward_entry_time": began,
+        "prefill_finished_time": first,
+        "queue_time": 0.0,
+        "reasoning_tokens": 0,
+        "completion_tokens": produced,
+        "cached_tokens": 0,
+        "cached_tokens_details": None,
+        "dp_rank": None,
+    }
+    if reason is not None:
+        about |= run.weights(produced)
+        about |= {
+            "e2e_latency": now - began,
+            "request_received_ts": began,
+            "first_token_latency": first - began,
+            "api_server_dispatch_finish_ts": began,
+            "request_finished_ts": now,
+            "decode_throughput": (produced - 1) / (now - first) if now > first else 0.0,
+        }
+    if reason is not None or produced == 1:
+        about["response_sent_to_client_ts"] = now
+    return about
 
 
 class _GenerateStream(_Run):

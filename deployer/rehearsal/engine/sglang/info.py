@@ -120,8 +120,52 @@ def model_info(plan: Plan) -> dict[str, Any]:
             "reasoning_parser": plan.fields["reasoning_parser"],
             "tool_call_parser": plan.fields["tool_call_parser"],
             "disaggregation_mode": plan.fields["disaggregation_mode"],
+            "embedding": _EMBEDDING,
         }
     return info
+
+
+# What 0.5.23 says to a model that is not for embeddings.
+_EMBEDDING: dict[str, Any] = {
+    **dict.fromkeys(("family", "task", "execution", "attention", "postprocessor"), "none"),
+    "pooling": "model_defined",
+    "tokenizer_special_tokens": "model_default",
+    "bcg_eligibility": "disabled",
+    **dict.fromkeys(
+        (
+            "normalize",
+            "supports_dimensions",
+            "supports_token_embeddings",
+            "supports_multimodal",
+            "requires_embedding_flag",
+            "auto_enable_embedding",
+            "safe_disable_kv_cache",
+            "safe_disable_radix_cache",
+            "safe_disable_chunked_prefill",
+            "enabled",
+        ),
+        False,
+    ),
+    "matryoshka_dimensions": [],
+    "bcg": {
+        "prefill_backend": "disabled",
+        "enabled": False,
+        "capture_token_budget": 4096,
+        "capture_batch_sizes": [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096],
+    },
+    "cache": dict.fromkeys(("kv_cache_disabled", "radix_cache_disabled", "chunked_prefill_disabled"), False),
+}
+# What 0.5.23 says of disaggregated serving where there is none.
+_NOT_DISAGGREGATED: dict[str, Any] = {
+    "mode": "null",
+    "prefill_bootstrap_queue_reqs": 0,
+    "prefill_inflight_queue_reqs": 0,
+    "decode_prealloc_queue_reqs": 0,
+    "decode_transfer_queue_reqs": 0,
+    "decode_retracted_queue_reqs": 0,
+    "kv_transfer_speed_gb_s": 0.0,
+    "kv_transfer_latency_ms": 0.0,
+}
 
 
 def models(engine: Engine) -> dict[str, Any]:
@@ -146,6 +190,18 @@ def loads(engine: Engine) -> dict[str, Any]:
     # As SGLang counts it: under a pipeline its running batch is the micro-batch whose turn it is.
     running, waiting = scheduler.in_turn, len(scheduler.queue)
     moment = datetime.datetime.now(datetime.UTC).isoformat()
+    queues = {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0}
+    more: dict[str, Any] = {}
+    if plan.modern:
+        queues["prealloc_ready"] = 0
+        more = {
+            "num_active_tokens": used,
+            "num_prealloc_ready_tokens": 0,
+            "total_prefill_uncached_tokens": engine.prompt_tokens,
+            "total_prefill_busy_us": 0,
+            "decode_moments": [0.0] * 6,
+            "disaggregation": dict(_NOT_DISAGGREGATED),
+        }
     return {
         "timestamp": moment,
         "version": plan.settings.version,
@@ -172,7 +228,8 @@ def loads(engine: Engine) -> dict[str, Any]:
                     "graph_gb": plan.graph_gib,
                     "token_capacity": plan.max_total_tokens,
                 },
-                "queues": {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0},
+                "queues": queues,
+                **more,
             }
         ],
     }

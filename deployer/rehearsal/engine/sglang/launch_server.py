@@ -180,19 +180,21 @@ class Server:
             fault = self.faults.get("crash-while-serving")
             if fault and engine.generations >= int(fault.options.get("at", 1)):
                 self.crash_serving(fault)
-            dead = processes.exited(self.children)
-            if dead is None or dead[1] == -signal.SIGTERM:
-                continue
-            pid, code = dead
-            name = "detokenizer" if pid == self.children[-1] else f"scheduler_{self.children.index(pid)}"
-            log(
-                f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup..."
-            )
-            log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
-            await asyncio.sleep(min(5.0, 5.0 * self.settings.scale))
-            processes.kill_all(self.children)
-            self.gpu_state.remove()
-            kill_self()
+            await self.look_at_children()
+
+    async def look_at_children(self) -> None:
+        """One that has ended takes the server down, also one that got its own SIGTERM while the server drains."""
+        dead = processes.exited(self.children)
+        if dead is None:
+            return
+        pid, code = dead
+        name = "detokenizer" if pid == self.children[-1] else f"scheduler_{self.children.index(pid)}"
+        log(f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup...")
+        log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+        await asyncio.sleep(min(5.0, 5.0 * self.settings.scale))
+        processes.kill_all(self.children)
+        self.gpu_state.remove()
+        kill_self()
 
     def crash_serving(self, fault: Fault) -> NoReturn:
         """The scheduler hits an exception while it serves."""
@@ -212,6 +214,7 @@ class Server:
         log("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
         poll = max(0.1, min(5.0, 5.0 * self.settings.scale))
         await asyncio.sleep(min(0.3, poll))
+        await self.look_at_children()
         while True:
             open_requests = engine.open_requests
             log(

@@ -88,7 +88,7 @@ class Exchange:
         else:
             data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode("utf-8")
         headers = [("content-length", str(len(data)))]
-        if data:
+        if data and kind:
             headers.append(("content-type", kind))
         self.writer.write(self._head(status, headers) + data)
 

@@ -1,0 +1,272 @@
+"""Launches of the real SGLang that fail: one table, used by two tests.
+
+Faults come into being between validation and start, as they do in life (a disk, an upgrade, somebody at the files): the
+candidate's interpreter is a small program on the host that does the damage once the transition is recorded, and then
+becomes the real interpreter. Until then everything is in order, so whatever deployer and the host's SGLang would have
+refused beforehand gets past them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from deployer.rehearsal.real_engine import MODEL, PYTHON
+
+FOLDER = "/srv/broken"
+#: The copy of the checkpoint that a case may break.
+COPY = f"{FOLDER}/model"
+#: The candidate's interpreter.
+WRAPPER = f"{FOLDER}/python"
+#: The transition is recorded: from here on the fault is in force.
+ARMED = "/var/lib/deployer/tiny/transition.json"
+
+_WRAPPER = f"""#!/bin/sh
+cd {COPY}
+case "$*" in
+*sglang.launch_server*) test ! -e {ARMED} || . {FOLDER}/fault ;;
+esac
+cd /
+exec {PYTHON} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to fail.
+
+    ``fault``: shell, run in the folder of the copied checkpoint when the candidate starts; ``set -- "$@" ...`` adds
+    arguments. ``said``: a piece of the line that tells the failure. ``signature``, ``phase``, ``cause``: what deployer
+    makes of it (``cause``: words of it). ``refused``: TOML for the service that asks for the same openly, and
+    ``because``, what deployer says then; None where that cannot be known before the start. ``settings``: other
+    parts of the inventory, for `SglangSite.write_inventory`. ``memory``: bytes that the host has meanwhile.
+    """
+
+    id: str
+    fault: str
+    said: str
+    signature: str
+    phase: str
+    cause: str
+    refused: dict[str, Any] | None = None
+    because: str = ""
+    exit: int = 3
+    settings: dict[str, Any] = field(default_factory=dict)
+    memory: int | None = None
+    broken_before: bool = False
+
+    def prepare(self) -> str:
+        """Shell that puts everything on the host: a good copy, the interpreter, the fault to come."""
+        return interpreter(self.fault)
+
+
+def interpreter(fault: str) -> str:
+    """Shell that makes the copy of the checkpoint and an interpreter that runs ``fault`` before a candidate's start."""
+    return f"""
+rm -rf {FOLDER}
+mkdir -p {FOLDER}
+cp -a {MODEL} {COPY}
+cat >{FOLDER}/fault <<'EOF'
+{fault}
+EOF
+cat >{WRAPPER} <<'EOF'
+{_WRAPPER}
+EOF
+chmod 755 {WRAPPER}
+chown -R operator: {COPY}
+"""
+
+
+def _argument(text: str) -> str:
+    return f'set -- "$@" {text}'
+
+
+SHARD = "model-00003-of-00006.safetensors"
+
+CASES = (
+    Case(
+        "wrong-path",
+        _argument("--model-path /srv/broken/none"),
+        "OSError: Repo id must be in the form",
+        "bad_model_path",
+        "launch",
+        "/srv/broken/none",
+        {"model": "/srv/broken/none"},
+        "there is no model at /srv/broken/none on the host",
+    ),
+    Case(
+        "truncated-shard",
+        f"truncate -s 100000 {SHARD}",
+        "SafetensorError",
+        "weights_corrupt",
+        "load",
+        "incomplete",
+    ),
+    Case(
+        "missing-shard",
+        f"rm {SHARD}",
+        "",
+        "weights_missing",
+        "load",
+        "",
+    ),
+    Case(
+        "unreadable-shard",
+        f"chmod 000 {SHARD}",
+        "Permission denied",
+        "permission",
+        "load",
+        "Permission denied",
+        settings={"more": 'user = "operator"'},
+    ),
+    Case(
+        "bad-config",
+        "echo '{\"architectures\": [' >config.json",
+        "is not a valid JSON file",
+        "config_invalid",
+        "launch",
+        "not a valid JSON",
+        {},
+        "has no readable config.json",
+    ),
+    Case(
+        "unknown-architecture",
+        'sed -i \'s/"model_type": *"qwen3"/"model_type": "qwen99"/\' config.json',
+        "",
+        "model_unsupported",
+        "launch",
+        "qwen99",
+    ),
+    Case(
+        "bad-tokenizer",
+        "echo '{broken' >tokenizer.json",
+        "JSONDecodeError",
+        "tokenizer",
+        "launch",
+        "",
+    ),
+    Case(
+        "wrong-shape",
+        'sed -i \'s/"intermediate_size": *[0-9]*/"intermediate_size": 640/\' config.json',
+        "",
+        "weights_shape",
+        "load",
+        "",
+    ),
+    Case(
+        "unknown-flag",
+        _argument("--no-such-flag 3"),
+        "error: unrecognized arguments: --no-such-flag 3",
+        "bad_argument",
+        "launch",
+        "unrecognized arguments: --no-such-flag",
+        {"extra_args": "no-such-flag = 3"},
+        "no-such-flag",
+        2,
+    ),
+    Case(
+        "bad-value",
+        _argument("--tp-size two"),
+        "error: argument --tp-size",
+        "bad_argument",
+        "launch",
+        "invalid int value: 'two'",
+        {"extra_args": 'attention-backend = "none-such"'},
+        "none-such",
+        2,
+    ),
+    Case(
+        "tp3-of-2-kv-heads",
+        _argument("--tp-size 3"),
+        "AssertionError",
+        "tp_heads",
+        "load",
+        "",
+        {"extra_args": "tp-size = 3"},
+        "",
+    ),
+    Case(
+        "micro-batch-0",
+        _argument("--pp-size 2 --pp-max-micro-batch-size 0"),
+        "AssertionError: pp_max_micro_batch_size must be a positive integer",
+        "pp_micro_batch",
+        "launch",
+        "must be a positive integer",
+        {"extra_args": "pp-max-micro-batch-size = 0"},
+        "",
+    ),
+    Case(
+        "no-quantisation-config",
+        _argument("--quantization awq"),
+        "",
+        "quantization_config",
+        "load",
+        "",
+    ),
+    Case(
+        "context-too-long",
+        _argument("--context-length 1000000"),
+        "",
+        "context_length",
+        "launch",
+        "",
+        {"limits": "max_total_tokens = 16384\ncontext_length = 1000000"},
+        "",
+    ),
+    Case(
+        "out-of-memory",
+        _argument("--max-total-tokens 4000000"),
+        "exit code: -9",
+        "host_oom",
+        "kv-pool",
+        "",
+        memory=3 << 30,
+    ),
+    Case(
+        "mem-fraction-5",
+        _argument("--mem-fraction-static 5 --max-total-tokens 100000000"),
+        "exit code: -9",
+        "host_oom",
+        "kv-pool",
+        "",
+        {"extra_args": "mem-fraction-static = 5.0"},
+        "",
+        memory=3 << 30,
+    ),
+    Case(
+        "file-limit",
+        "ulimit -n 48",
+        "Too many open files",
+        "too_many_files",
+        "launch",
+        "open files",
+    ),
+    Case(
+        "hub-id-offline",
+        _argument("--model-path nobody/tiny-none"),
+        "",
+        "hub_offline",
+        "launch",
+        "",
+    ),
+    Case(
+        "no-peer",
+        _argument("--tp-size 2 --nnodes 2 --node-rank 0 --dist-init-addr 127.0.0.1:31999 --dist-timeout 15"),
+        "",
+        "rendezvous_timeout",
+        "dist-init",
+        "",
+        {"extra_args": 'nnodes = 2\ndist-init-addr = "127.0.0.1:31999"'},
+        "",
+    ),
+    Case(
+        "too-many-stages",
+        _argument("--pp-size 16"),
+        "",
+        "pp_layers",
+        "load",
+        "",
+        {"extra_args": "pp-size = 16"},
+        "",
+    ),
+)

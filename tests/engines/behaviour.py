@@ -1,0 +1,80 @@
+"""What an engine does: the lines of its launch by rank, and how it ends. For the real SGLang and its stand-in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from deployer.sglang.batches import parse_batch
+from deployer.sglang.launch_lines import RECORD, SHARDS
+
+#: Kinds of lines that deployer reads, in SGLang 0.5.23's words.
+KINDS = (
+    ("arguments", r"server_args=\{"),
+    ("dist begin", r"Init parallel begin\."),
+    ("dist end", r"Init parallel ends\. elapsed=[\d.]+ s"),
+    ("load begin", r"Load weight begin\. avail mem=[\d.]+ GB"),
+    ("load end", r"Load weight end\. elapsed=[\d.]+ s, type=\w+, .*avail mem=[\d.]+ GB, mem usage=[\d.]+ GB"),
+    ("kv cache", r"KV Cache is allocated\. .*#tokens: \d+, "),
+    ("pool end", r"Memory pool end\. avail mem=[\d.]+ GB"),
+    (
+        "limits",
+        r"max_total_num_tokens=\d+, chunked_prefill_size=-?\d+, .*max_running_requests=\d+, context_len=\d+",
+    ),
+    ("server process", r"INFO: +Started server process \[\d+\]"),
+    ("port open", r"INFO: +Uvicorn running on http://"),
+    ("model asked", r'INFO: +[\d.]+:\d+ - "GET /model_info HTTP/1.1" 200 OK'),
+    ("warm-up", r'INFO: +[\d.]+:\d+ - "POST /(?:generate|v1/chat/completions) HTTP/1.1" 200 OK'),
+    ("ready", r"The server is fired up and ready to roll!"),
+)
+_KINDS = [(name, re.compile(text)) for name, text in KINDS]
+
+
+def launch_kinds(lines: Iterable[str]) -> dict[str, list[str]]:
+    """The kinds of lines of each rank ("" is the main process), in order, until it is ready. Equal ones count once."""
+    found: dict[str, list[str]] = {}
+
+    def add(rank: str, kind: str) -> None:
+        said = found.setdefault(rank, [])
+        if kind not in said:
+            said.append(kind)
+
+    for line in lines:
+        for part in re.split(r"[\r\n]", line):
+            if SHARDS.search(part) and "server_args=" not in part:
+                add("", "shards")
+            for head in RECORD.finditer(part if len(part) < 2000 else part[:200]):
+                rank = (head["rank"] or "").strip()
+                for name, regex in _KINDS:
+                    if regex.match(part, head.end()):
+                        add(rank, name)
+        if "" in found and "ready" in found[""]:
+            break
+    return found
+
+
+def batch_fields(lines: Iterable[str]) -> dict[str, list[str]]:
+    """Names of the fields of batch lines in their order, by kind of line."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        batch = parse_batch(line)
+        if batch is not None:
+            names = re.findall(
+                r"(?:^|, )(#?[a-z][a-zA-Z _-]*(?: \(token/s\))?): ", line.partition(" batch")[2]
+            )
+            names = [re.sub(r"^(?:cpu|cuda) graph$", "graph", name) for name in names]
+            found["decode" if batch.decode else "prefill"] = names
+    return found
+
+
+def kept(name: str, version: str) -> Any:
+    """What the real SGLang did: ``launch`` or ``ends``."""
+    return json.loads(place(name, version).read_text(encoding="utf-8"))
+
+
+def place(name: str, version: str) -> Path:
+    """The file that keeps it."""
+    return Path(__file__).parents[1] / "data" / "engine" / f"{name}-{version}.json"
