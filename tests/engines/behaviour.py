@@ -17,7 +17,10 @@ KINDS = (
     ("dist begin", r"Init parallel begin\."),
     ("dist end", r"Init parallel ends\. elapsed=[\d.]+ s"),
     ("load begin", r"Load weight begin\. avail mem=[\d.]+ GB"),
-    ("load end", r"Load weight end\. elapsed=[\d.]+ s, type=\w+, .*avail mem=[\d.]+ GB, mem usage=[\d.]+ GB"),
+    (
+        "load end",
+        r"Load weight end\. elapsed=[\d.]+ s, type=\w+, .*avail mem=[\d.]+ GB, mem usage=-?[\d.]+ GB",
+    ),
     ("kv cache", r"KV Cache is allocated\. .*#tokens: \d+, "),
     ("pool end", r"Memory pool end\. avail mem=[\d.]+ GB"),
     (

@@ -43,9 +43,17 @@ def test_asked_for_openly_it_is_refused_before_anything_is_stopped(tp1_site: Sgl
     site.host.run(["sh", "-ec", case.prepare()])
     if case.broken_before:
         site.host.run(["sh", "-ec", f"cd {COPY}; {case.fault}"])
-    site.write_inventory(**{"model": COPY, **(case.refused or {})})
-    document = site.json("apply", "tp1", "--yes", expect=case.exit)
-    assert case.because in json.dumps(document)
+    settings = {"model": COPY, **(case.refused or {})}
+    profile = "tp1"
+    if "profile" in settings:
+        profile = "asked"
+        (site.folder / "profiles").mkdir()
+        (site.folder / "profiles" / "asked.toml").write_text('extends = "tp1"\n' + settings.pop("profile"))
+        (site.folder / "deployer.toml").write_text('profiles = "profiles"\n')
+    site.write_inventory(**settings)
+    document = site.json("apply", profile, "--yes", expect=3)
+    assert document["outcome"] == "refused"
+    assert case.because in document["message"]
     assert site.invocation() == before
     assert site.live() == "0001-tp1"
 
