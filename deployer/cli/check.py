@@ -89,7 +89,8 @@ def check(
             for profile in wanted
         ]
     wrong = [item for item in found if item["errors"] or (strict and item["warnings"])]
-    app.show({"ok": not wrong, "checked": found}, checked_view(found, brief=not profiles))
+    view = checked_view(found, brief=not profiles, on_host=bool(host or on_host))
+    app.show({"ok": not wrong, "checked": found}, view)
     return 2 if wrong and (profiles or strict) else 0
 
 

@@ -167,7 +167,7 @@ def profiles(app: App, version: str | None) -> int:
     """
     learned = app.flags_folder()
     entries = profile_listing(app.profile_folders(), version, learned)
-    note = flag_table(version, learned).note if version is not None else None
+    note = flag_table(version, learned).note
     notes = [note] if note else []
     app.show({"profiles": entries, "notes": notes}, profiles_view(entries, notes))
     return 0

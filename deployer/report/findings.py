@@ -48,12 +48,15 @@ def counted(findings: Sequence[Json]) -> str:
     return ", ".join(parts) or "[green]nothing found[/green]"
 
 
-def checked_view(checked: Sequence[Json], *, brief: bool) -> RenderableType:
-    """What `check` found, by service and profile. ``brief``: advice is counted, not shown."""
+def checked_view(checked: Sequence[Json], *, brief: bool, on_host: bool = False) -> RenderableType:
+    """What `check` found, by service and profile.
+
+    ``brief``: advice is counted, not shown. ``on_host``: the hosts were asked.
+    """
     parts: list[RenderableType] = []
     for service in dict.fromkeys(item["service"] for item in checked):
         parts += _service(service, [item for item in checked if item["service"] == service], brief)
-    parts += _unasked(checked)
+    parts += _unasked(checked, on_host)
     if brief and any(one["severity"] == Severity.ADVICE for item in checked for one in item["findings"]):
         parts.append(
             Text.from_markup("[dim]advice is shown where a profile is named: deployer check PROFILE[/dim]")
@@ -89,15 +92,15 @@ def _shown(finding: Json, brief: bool) -> bool:
     return not brief or finding["severity"] != Severity.ADVICE
 
 
-def _unasked(checked: Sequence[Json]) -> list[RenderableType]:
+def _unasked(checked: Sequence[Json], on_host: bool) -> list[RenderableType]:
     """One line about rules that lacked facts."""
     lacking = {rule: needs for item in checked for rule, needs in item["unasked"].items()}
     if not lacking:
         return []
     facts = sorted({need for needs in lacking.values() for need in needs})
-    text = (
-        f"{len(lacking)} rules were not asked: they need {', '.join(facts)}; --on-host asks the host for them"
-    )
+    which = "1 rule was" if len(lacking) == 1 else f"{len(lacking)} rules were"
+    way = "the host could not tell" if on_host else "--on-host asks the host for them"
+    text = f"{which} not asked, for want of {', '.join(facts)}; {way}"
     return [Text.from_markup(f"[dim]{escape(text)}[/dim]")]
 
 

@@ -139,9 +139,10 @@ def size(count: int) -> str:
 
 def _facts(update: WaitUpdate) -> str:
     facts = []
-    if update.cached:
+    # What was read is about loading: once that is over it tells nothing of what is waited for.
+    if update.phase == "load" and update.cached:
         facts.append("weights come from the page cache")
-    elif update.bytes_read:
+    elif update.phase == "load" and update.bytes_read:
         facts.append(_read(update.bytes_read, update.bytes_total))
     if update.gpu_memory:
         facts.append(f"GPU memory {size(update.gpu_memory)}")

@@ -250,6 +250,11 @@ def _log_lines(console: Console, title: str, lines: Iterable[str]) -> None:
         console.print(f"  [dim]│[/dim] {escape(line)}", highlight=False, soft_wrap=True)
 
 
+def gpu_count(count: int) -> str:
+    """A number of GPUs in words."""
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
 def profiles_view(entries: Iterable[Json], notes: Iterable[str] = ()) -> RenderableType:
     """Profiles with what they come to, and remarks on all of them."""
     table = Table(box=None, padding=(0, 2), header_style="dim")
@@ -259,7 +264,7 @@ def profiles_view(entries: Iterable[Json], notes: Iterable[str] = ()) -> Rendera
         table.add_row(
             f"[bold]{escape(item['name'])}[/bold]",
             escape(item["description"] or "")
-            + (f" [dim]({item['gpus']} GPUs)[/dim]" if item["gpus"] is not None else ""),
+            + (f" [dim]({gpu_count(item['gpus'])})[/dim]" if item["gpus"] is not None else ""),
             f"[dim]{escape(' '.join(item['arguments']))}[/dim]"
             if item["arguments"] is not None
             else f"[red]{escape(item['problem'])}[/red]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import re
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import click
 import pytest
+from rich.console import Console
 
 from deployer import errors
 from deployer.cli.main import cli, run
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.plan import Plan
+from deployer.report.findings import checked_view
 from deployer.resources import shipped
 from deployer.sglang.asking.answers import Asked
 
@@ -116,7 +119,10 @@ def test_profiles_are_listed_with_their_arguments(capsys: pytest.CaptureFixture[
     }
     assert "--pp-async-batch-depth" in entries["pp8-async"]["arguments"]
     assert run(["profiles"]) == 0
-    assert "pp8-async-mb64" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "pp8-async-mb64" in listed
+    assert "one GPU (1 GPU)" in listed
+    assert "the SGLang version on the host is not known; flags are those of " in listed
 
 
 def test_check_passes_the_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +162,27 @@ def test_check_tells_findings_and_what_it_did_not_ask(capsys: pytest.CaptureFixt
     words = capsys.readouterr().out
     assert "graphs-off" in words
     assert "depth-zero" in words
-    assert "rules were not asked" in words
+    assert "rules were not asked, for want of " in words
+    assert "--on-host asks the host for them" in words
+
+
+def test_check_does_not_send_you_to_a_host_that_could_not_tell() -> None:
+    checked: dict[str, Any] = {
+        "service": "s",
+        "profile": "p",
+        "sglang": "0.5.23",
+        "flags_of": "0.5.23",
+        "asked": None,
+        "errors": 0,
+        "findings": [],
+        "unasked": {"package-pins": ["the packages of the engine's environment"]},
+    }
+    out = io.StringIO()
+    Console(file=out, width=200).print(checked_view([checked], brief=False, on_host=True))
+    assert (
+        "1 rule was not asked, for want of the packages of the engine's environment; the host could not tell"
+        in (out.getvalue())
+    )
 
 
 def test_check_without_names_counts_advice_and_says_common_things_once(
