@@ -37,7 +37,8 @@ _FRAME_PHASES = (
     ),
     (
         "capture",
-        r"in (?:init_cuda_graphs?|init_device_graphs?|capture|capture_\w+|init_piecewise_cuda_graphs?)\b",
+        r"in (?:init_cuda_graphs?|init_device_graphs?|capture|capture_\w+|init_piecewise_cuda_graphs?)\b"
+        r"|Capture .{0,40}graph failed: ",
     ),
     (
         "warm-up",

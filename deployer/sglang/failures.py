@@ -235,9 +235,9 @@ class _Search(Evidence):
     # Unknown
 
     def unknown(self, trace: Trace) -> Failure:
-        lines, numbers = self.show(
-            [*trace.shown, *range(trace.last + 1, min(trace.last + 3, len(self.lines)))]
-        )
+        before = [] if trace.errors else self.around(trace.first, 2, 0)
+        after = range(trace.last + 1, min(trace.last + 3, len(self.lines)))
+        lines, numbers = self.show([*before, *trace.shown, *after])
         remedy = "read the evidence and the log; `deployer logs` shows all of it"
         return Failure(
             UNKNOWN, self.phase_of(trace), _innermost(trace)[:500], remedy, lines, None, numbers, trace.rank
@@ -302,7 +302,10 @@ def _generic(found: Failure) -> bool:
 def _innermost(trace: Trace) -> str:
     """The exception that began it, unless that says nothing (an EOFError of a pipe)."""
     telling = [error for error in trace.errors if not error.startswith(_EMPTY_EXCEPTIONS)]
-    return (telling or trace.errors or [message_of(trace.text.split("\n")[0])])[0]
+    cut = (
+        f"a traceback that is cut short, in {trace.deepest}" if trace.deepest else message_of(trace.lines[0])
+    )
+    return (telling or trace.errors or [cut])[0]
 
 
 def _last(trace: Trace) -> str:

@@ -26,6 +26,10 @@ _BAR = re.compile(r"[^\[\r\n]{0,200}\d%(?:\|| Completed \|| )", re.ASCII)
 _FRAME = re.compile(r'\s*File "[^"]{1,400}", line \d{1,7}')
 #: A frame of a traceback whose head is missing (faulthandler's dumps of a thread have no comma).
 _HEADLESS = re.compile(r'\s*File "(?!<unknown>)[^"]{1,400}", line \d{1,7}, in \S')
+#: A frame that every model passes through and that says nothing of where an error belongs.
+_GLUE = re.compile(
+    r"torch/nn/modules/module\.py\", line \d{1,7}, in (?:__getattr__|_call_impl|_wrapped_call_impl)"
+)
 _CARETS = re.compile(r"[\s~^]*\^[\s~^]*$|\s*\.\.\.<\d{1,5} lines?>\.\.\.$|\s*\[Previous line repeated")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{1,150}(?:: ?|$| \()", re.ASCII)
 _ERROR_NAME = re.compile(
@@ -41,6 +45,7 @@ _HARMLESS = re.compile(
 )
 #: An exception with what it says, alone on its line.
 _BARE = re.compile(r"[A-Za-z_][\w.]{1,150}: ?\S", re.ASCII)
+_DOTTED = re.compile(r"(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{1,80}: \S", re.ASCII)
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTE|note|warning|error)\b")
 _NATIVE = re.compile(r"\s*what\(\):")
 #: So many lines of somebody else may stand between the lines of a traceback.
@@ -70,6 +75,8 @@ class Trace:
     places: list[str] = field(default_factory=list)
     #: Its head says in so many words that a process ends (a bare head may be of something that was survived).
     explicit: bool = False
+    #: The last frame that was read.
+    deepest: str = ""
     #: Who printed it, by what stands in front of its lines.
     who: str = ""
     _said: list[str] = field(default_factory=list)
@@ -239,7 +246,8 @@ def _feed(open_: list[_Open], index: int, text: str) -> None:
             return
     record = record_in(text)
     if reading and not record and (raised or (_EXCEPTION.match(text) and not _LEVEL.match(text))):
-        framed = [one for one in reading if one.frame is not None]
+        headed = _DOTTED.match(text)  # no frame was kept
+        framed = [one for one in reading if one.frame is not None or headed]
         if framed or raised:
             one = (framed or reading)[-1]
             one.error, one.message = index, [stripped]
@@ -266,7 +274,9 @@ def _frame(one: _Open, index: int, text: str) -> None:
     one.trace.lines.append(text)
     one.trace.last = index
     if _FRAME.match(text):
-        one.frame, one.code_next, one.place = index, True, text.strip()
+        one.frame, one.code_next = index, True
+        if not _GLUE.search(text):
+            one.place = one.trace.deepest = text.strip()[:500]
     elif not _CARETS.match(text):
         one.place += f"\n{text.strip()}" if one.code_next else ""
         one.code_next = False

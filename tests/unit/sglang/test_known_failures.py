@@ -471,6 +471,13 @@ def test_posted_failures(case: Case) -> None:
     assert case.phase in ("any", found.phase)
 
 
+@pytest.mark.parametrize("case", cases("batches"), ids=lambda case: case.source)
+def test_published_logs(case: Case) -> None:
+    found = find(read(case.text))
+    assert (found.signature if found else "none") == case.signature
+    assert case.phase == "any" or (found and found.phase == case.phase)
+
+
 #: What may stand in front of every line.
 FRONTS = [
     "Nov 29 17:44:43 gpu1 python3[123]: ",
