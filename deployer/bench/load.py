@@ -1,7 +1,7 @@
 """The load client: measures a server's streaming completions. A script and a module.
 
-As a script (``python load.py``, with the other files of ``COMPANIONS`` beside it) it reads a JSON spec from
-stdin, the API key from ``DEPLOYER_BENCH_API_KEY``, and writes JSON lines to stdout: progress, and last
+As a script (``python load.py``, with the other files of `deployer.bench.spec.FILES` beside it) it reads a JSON spec
+from stdin, the API key from ``DEPLOYER_BENCH_API_KEY``, and writes JSON lines to stdout: progress, and last
 ``{"event": "result", "bench": {...}}``. It needs httpx and Python 3.9. Exit status: 0 measured (whatever
 the result), 2 the spec is wrong, 130 interrupted (the result then says what was cut).
 """
@@ -26,34 +26,13 @@ if not __package__:  # on the host the files lie side by side; by this they are 
     # httpx's own command line, with click and rich, takes a third of its import; httpx does without it.
     sys.modules["httpx._main"] = None  # type: ignore[assignment]
 
-from deployer.bench.run import API_KEY_VARIABLE, Run
-from deployer.bench.spec import Spec
+from deployer.bench.run import Run
+from deployer.bench.spec import API_KEY_VARIABLE, Spec
 from deployer.bench.workers import work
 
 Json = dict[str, Any]
 Emit = Callable[[Json], None]
 T = TypeVar("T")
-
-
-#: What has to lie beside this file where deployer is not installed.
-COMPANIONS = (
-    "budget.py",
-    "drive.py",
-    "levels.py",
-    "progress.py",
-    "prompts.py",
-    "run.py",
-    "sampler.py",
-    "sanity.py",
-    "saturation.py",
-    "server.py",
-    "spec.py",
-    "stats.py",
-    "stream.py",
-    "traffic.py",
-    "transport.py",
-    "workers.py",
-)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -24,13 +24,12 @@ from deployer.bench.drive import Done, Drive, Job, client, tls_context
 from deployer.bench.levels import Pass, level_summary, pass_summary
 from deployer.bench.progress import Progress
 from deployer.bench.sanity import FIXED_PROMPT, FIXED_TOKENS, sanity
-from deployer.bench.spec import Spec
+from deployer.bench.spec import API_KEY_VARIABLE, Spec
 from deployer.bench.workers import Child, Crew, processes_for, usable_cores
 
 Json = dict[str, Any]
 Emit = Callable[[Json], None]
 
-API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
 SCHEMA = 2
 
 

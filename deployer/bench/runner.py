@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from deployer.bench.merge import merged, once_more
 from deployer.bench.sanity import against_baseline
-from deployer.bench.spec import Spec
+from deployer.bench.spec import API_KEY_VARIABLE, FILES, Spec
 from deployer.bench.watching import read_log, with_batches
 from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
 from deployer.host.protocol import Host
@@ -33,27 +33,7 @@ OnEvent = Callable[[Json], None]
 
 #: The load client says something every second; a silence this long means that it is stuck, in seconds.
 SILENCE = 120.0
-API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
 _FOLDER = Path(__file__).parent
-_FILES = (
-    "load.py",
-    "budget.py",
-    "drive.py",
-    "levels.py",
-    "progress.py",
-    "prompts.py",
-    "run.py",
-    "sampler.py",
-    "sanity.py",
-    "saturation.py",
-    "server.py",
-    "spec.py",
-    "stats.py",
-    "stream.py",
-    "traffic.py",
-    "transport.py",
-    "workers.py",
-)
 _WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 
 
@@ -255,7 +235,7 @@ def _on_host(
         "stdin": json.dumps(values),
         "env": secret,
         "timeout": limit,
-        "files": {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _FILES},
+        "files": {name: (_FOLDER / name).read_text(encoding="utf-8") for name in FILES},
     }
     if service.user:
         arguments["user"] = service.user

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from deployer.bench import load, run, stream
-from deployer.bench.spec import Spec
+from deployer.bench import load, stream
+from deployer.bench.spec import API_KEY_VARIABLE, FILES, Spec
 from deployer.bench.stats import Request
 
 SCRIPT = Path(load.__file__)
@@ -219,7 +219,7 @@ def start(base: str, model: str, folder: Path | None = None, **more: Any) -> sub
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, run.API_KEY_VARIABLE: "k-9", "PYTHONPATH": ""},
+        env={**os.environ, API_KEY_VARIABLE: "k-9", "PYTHONPATH": ""},
     )
     assert process.stdin is not None
     values = {"warmups": 0, "singles": 0, "repeats": 1, "discard": False, "fixed_prompt": False, **more}
@@ -230,7 +230,7 @@ def start(base: str, model: str, folder: Path | None = None, **more: Any) -> sub
 
 
 def test_the_script_alone_in_a_folder(mock_server: str, tmp_path: Path) -> None:
-    for name in ("load.py", *load.COMPANIONS):
+    for name in FILES:
         (tmp_path / name).write_text((SCRIPT.parent / name).read_text())
     httpx.get(mock_server + "/seen")
     process = start(mock_server, "fast", tmp_path, levels=[2], output_tokens=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -17,8 +18,9 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from deployer.bench import load, run, runner
+from deployer.bench import runner
 from deployer.bench.runner import run_benchmark
+from deployer.bench.spec import FILES
 from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
 from deployer.host.protocol import Stream
 
@@ -200,9 +202,16 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
     assert {request["headers"]["authorization"] for request in seen} == {"Bearer k-77"}
 
 
-def test_every_file_the_client_needs_is_sent(tmp_path: Path) -> None:
-    assert set(runner._FILES) == {"load.py", *load.COMPANIONS}
-    assert runner.API_KEY_VARIABLE == run.API_KEY_VARIABLE
+def test_every_file_the_client_needs_is_sent() -> None:
+    folder = Path(runner.__file__).parent
+    needed = {"load.py"}
+    for name in FILES:
+        for node in ast.walk(ast.parse((folder / name).read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deployer.bench"):
+                inside = node.module == "deployer.bench"
+                modules = [alias.name for alias in node.names] if inside else [str(node.module).split(".")[2]]
+                needed |= {f"{module}.py" for module in modules}
+    assert needed == set(FILES)
 
 
 def test_levels_are_measured_again_while_somebody_asks_for_them(
@@ -335,7 +344,7 @@ def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "load.py").write_text("import time; time.sleep(60)")
     monkeypatch.setattr(runner, "_FOLDER", tmp_path)
     host = FakeHost(tmp_path, script=[None] * 100)
-    monkeypatch.setattr(runner, "_FILES", ("load.py",))
+    monkeypatch.setattr(runner, "FILES", ("load.py",))
     began = time.monotonic()
     with pytest.raises(GateInconclusive, match=r"said nothing for 0\.5 s"):
         run_benchmark(host, Service(advertised="http://x"), SMALL, place=place, silence=0.5)
