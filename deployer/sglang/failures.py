@@ -30,6 +30,7 @@ _SECONDARY = re.compile(
 _DIED = re.compile(r"died during initialization|crashed with exit code|scheduler is dead")
 _EMPTY_EXCEPTIONS = ("EOFError", "BrokenPipeError", "ConnectionResetError", "KeyboardInterrupt", "SystemExit")
 _KILLED_BY = re.compile(r"Killed process (\d+) \(([^)]{1,40})\)|task=([^,]{1,40}),pid=(\d+)")
+_BEGINNING = re.compile(r"\bserver_args=|sglang/launch_server\.py|sglang/cli/|^usage: ")
 #: So much of what the log says is kept with the cause.
 _SAID = 160
 #: A telling line is looked for so many lines before a generic traceback.
@@ -90,6 +91,8 @@ class _Search(Evidence):
         for trace in self.traces:
             trace.fatal = trace.fatal and not self.survived(trace)
         self.reached = self.phase_at(len(self.lines))
+        #: Whether the log holds the start of the launch: else what looks early may not have been.
+        self.whole = any(_BEGINNING.search(line.text, 0, 300) for line in self.lines[:400])
 
     def answer(self) -> Failure | None:
         stop = endings.stop_index(self, self.traces)
@@ -163,7 +166,7 @@ class _Search(Evidence):
 
     def by_consequence(self, fatal: Sequence[Trace], primary: Sequence[Trace]) -> Failure | None:
         """Nothing known happened first: what followed, what systemd says, or the unknown exception itself."""
-        if primary:
+        if primary and primary[0].errors:
             return self.unknown(primary[0])
         harmless = [
             trace for trace in self.traces if not trace.fatal and not _SECONDARY.search(trace.messages)
@@ -175,6 +178,8 @@ class _Search(Evidence):
         ended = said is not None or any(CONSEQUENCE.search(line.text) for line in self.lines)
         ended = ended or bool(fatal) or any(_DIED.search(line.text) for line in self.lines)
         ended = ended or self.ends_with(bare)
+        if primary and not bare:
+            return self.unknown(primary[0])
         for trace in bare if ended else []:
             signature = match(trace)
             if signature is not None:
@@ -250,7 +255,7 @@ class _Search(Evidence):
     ) -> Failure:
         """A known failure; ``said`` is what the log says of it, kept with the cause."""
         lines, numbers = self.show(positions)
-        here = phase if phase != PHASES[0] else one.phase or phase
+        here = phase if phase != PHASES[0] or self.whole else one.phase or phase
         signature = one.id
         if signature == "cuda_oom_load" and here in ("capture", *SERVING):
             signature = "capture_oom" if here == "capture" else "cuda_oom"

@@ -46,6 +46,10 @@ _HARMLESS = re.compile(
 #: An exception with what it says, alone on its line.
 _BARE = re.compile(r"[A-Za-z_][\w.]{1,150}: ?\S", re.ASCII)
 _DOTTED = re.compile(r"(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{1,80}: \S", re.ASCII)
+#: What is printed behind an exception and is no part of what it says.
+_BEHIND = re.compile(
+    r"(?:\[\.\.\.\] ?)?(?:Received sigquit|SIGQUIT received|Rank \d{1,5} scheduler )|Killed$|Possible solutions:$"
+)
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTE|note|warning|error)\b")
 _NATIVE = re.compile(r"\s*what\(\):")
 #: So many lines of somebody else may stand between the lines of a traceback.
@@ -256,7 +260,7 @@ def _feed(open_: list[_Open], index: int, text: str) -> None:
             return
     telling = next((one for one in reversed(open_) if one.error is not None and not one.told), None)
     if telling is not None and not record and not _linked(telling):
-        if stripped and len(telling.message) < _MESSAGE_LINES:
+        if stripped and len(telling.message) < _MESSAGE_LINES and not _BEHIND.match(stripped):
             telling.trace.lines.append(text)
             telling.message.append(stripped)
             telling.trace.last = index
