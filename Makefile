@@ -12,7 +12,7 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sglang test unit test-sglang check fuzz gate-study status apply rollback down format clean rehearsal-programs
+.PHONY: help demo demo-sglang test unit test-sglang check fuzz gate-study status apply rollback down format clean rehearsal-programs browser
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ demo-sglang: $(STAMP) rehearsal-programs ## the same with the real SGLang, on th
 	@$(if $(SUDO),$(SUDO) -v)
 	@$(PYTHON_ENV) -m deployer.rehearsal.demo sglang
 
-test: $(STAMP) rehearsal-programs ## all tests, those on practice hosts included
+test: $(STAMP) rehearsal-programs browser ## all tests, those on practice hosts included
 	@tools/test.sh $(PYTHON_ENV) $(ARGS)
 
 # Compiled tests are kept whatever the environment says: compiling them takes as long as a third of the tests.
@@ -37,7 +37,7 @@ unit: $(STAMP) ## the unit tests alone: seconds, no root, no practice host
 test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, half an hour)
 	@tools/test.sh $(PYTHON_ENV) -m sglang $(ARGS)
 
-check: $(STAMP) rehearsal-programs ## format, lint, types and all tests
+check: $(STAMP) rehearsal-programs browser ## format, lint, types and all tests
 	@status=0; \
 	for step in "ruff format --check ." "ruff check ." "mypy"; do \
 	    echo "$$step"; $(VENV)/bin/$$step || { status=1; failed="$$failed  [$$step]"; }; \
@@ -83,3 +83,6 @@ $(STAMP): pyproject.toml constraints.txt
 
 rehearsal-programs:
 	@tools/setup.sh rehearsal
+
+browser:
+	@tools/setup.sh browser

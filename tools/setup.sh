@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh environment FOLDER    a Python environment with deployer in it
 #   tools/setup.sh rehearsal             the programs that practice hosts need
+#   tools/setup.sh browser               a headless browser, for the tests of pages
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -90,8 +91,17 @@ rehearsal() {
     fi
 }
 
+browser() {
+    for name in "${DEPLOYER_BROWSER-}" chromium-headless-shell chromium google-chrome chromium-browser; do
+        [ -z "$name" ] || ! command -v "$name" >/dev/null || return 0
+    done
+    # Its tests say so where there is none; everything else does without.
+    (install_packages chromium-headless-shell) || say "no headless browser could be installed"
+}
+
 case "${1-}" in
     environment) environment "${2:?folder}" ;;
     rehearsal) rehearsal ;;
-    *) fail "usage: tools/setup.sh environment FOLDER | rehearsal" ;;
+    browser) browser ;;
+    *) fail "usage: tools/setup.sh environment FOLDER | rehearsal | browser" ;;
 esac

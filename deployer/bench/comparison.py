@@ -110,11 +110,22 @@ class Comparison:
         against = f"{self.name} against {self.reference}"
         rates = [item for item in self.findings if item.figure == RATES[0] and item.effect is not None]
         if not rates:
-            return [f"{against}: no level is sound in both, so nothing can be said"]
+            return [f"{against}: {self.in_short()}"]
         said = [f"{against}: {_said(item)}" for item in rates]
         if len(rates) > 1 and self.pooled.effect is not None:
-            said.append(f"{against}: {self.pooled.effect} over all levels, {_verdict_words(self.pooled)}")
+            said.append(f"{against}: {self.in_short()}")
         return said
+
+    def in_short(self) -> str:
+        """Throughput over all levels with its verdict, and the change at each, in one line."""
+        if self.pooled.effect is None:
+            return "no level is sound in both, so nothing can be said"
+        each = [
+            f"{'one' if item.concurrency == ONE else f'@{item.concurrency}'} {item.effect.effect:+.1%}"
+            for item in self.findings
+            if item.figure == RATES[0] and item.effect is not None
+        ]
+        return f"{self.pooled.effect} over all levels ({', '.join(each)}), {_verdict_words(self.pooled)}"
 
     def as_dict(self) -> Json:
         """As it appears in JSON."""
@@ -257,11 +268,11 @@ def _times(reference: Subject, other: Subject, noise: Noise) -> list[Finding]:
 
 
 def _levels_with(subject: Subject, figure: str) -> set[int]:
-    levels = {level for bench in subject.benches for level in _stages(bench)}
+    levels = {level for bench in subject.benches for level in stages(bench)}
     return {level for level in levels if _medians(subject, figure, level)}
 
 
-def _stages(bench: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+def stages(bench: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
     """The levels of a benchmark by concurrency; the single runs are 1 unless that is a level."""
     found: dict[int, Mapping[str, Any]] = {ONE: table(bench.get("singles"))}
     for level in tables(bench.get("levels")):
@@ -275,7 +286,7 @@ def _medians(subject: Subject, figure: str, level: int) -> list[_Median]:
     """One median a start that has one there: the mean over its benchmarks."""
     by_start: dict[str, list[_Median]] = {}
     for bench, start in zip(subject.benches, subject.starts, strict=True):
-        stage = _stages(bench).get(level)
+        stage = stages(bench).get(level)
         if stage is None:
             continue
         parts = tables(stage.get("passes"))
@@ -336,7 +347,7 @@ def value_of(subject: Subject, figure: str, level: int) -> float | None:
         if level == ONE and not any(item.get("concurrency") == ONE for item in tables(bench.get("levels"))):
             value = positive(bench.get("single_stream_tok_s"))
         else:
-            value = positive(table(_stages(bench).get(level)).get(figure))
+            value = positive(table(stages(bench).get(level)).get(figure))
         if value:
             known.append(value)
     return mean(known) if known else None

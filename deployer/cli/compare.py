@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import click
 
@@ -10,14 +11,18 @@ from deployer.cli.common import App, common_options, pass_app
 from deployer.deploy.compare import Shelf, compare_words
 from deployer.errors import UsageError
 from deployer.report.comparison_view import comparison_document, comparison_view
+from deployer.report.page import comparison_page
 
 
 @click.command()
 @click.argument("what", nargs=-1, metavar="WHAT WHAT...")
 @click.option("--anyway", is_flag=True, help="Also what is not comparable: another model, workload or place.")
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write it as one page to this file, too."
+)
 @common_options
 @pass_app
-def compare(app: App, what: tuple[str, ...], anyway: bool) -> int:
+def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None) -> int:
     """Put benchmarks side by side, with a verdict on every difference. The first is the reference.
 
     WHAT is a release (7, 0007-pp8), a benchmark made later (7@1), a profile (its newest starts of one
@@ -31,6 +36,7 @@ def compare(app: App, what: tuple[str, ...], anyway: bool) -> int:
       deployer compare tp8 pp8-async
       deployer compare 3 7 7@1
       deployer compare 3+4 7+8
+      deployer compare tp8 pp8 pp8-async --html page.html
       deployer compare before.json pp8-async --json
     """
     if len(what) < 2:
@@ -39,5 +45,11 @@ def compare(app: App, what: tuple[str, ...], anyway: bool) -> int:
         found = compare_words(
             what, lambda: Shelf.of(stack.enter_context(app.session("compare"))), anyway=anyway
         )
+    if html is not None:
+        try:
+            html.write_text(comparison_page(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{html} cannot be written: {error.strerror}") from error
+        app.errors.print(f"written: {html} ({html.stat().st_size / 1000:.0f} kB)", highlight=False)
     app.show(comparison_document(found), comparison_view(found))
     return 0
