@@ -71,6 +71,7 @@ _ROUTINE = re.compile(
 )
 #: So many routine lines are kept at either end of a row of them.
 _KEPT = 4
+_FRACTION = re.compile(r"[.,](\d{1,9})", re.ASCII)
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
@@ -121,6 +122,9 @@ def read_lines(lines: Iterable[str]) -> Iterator[Line]:
     for number, line in enumerate(lines, 1):
         if line[:1] in _OWN_START and _QUICK.match(line) and "\r" not in line and "\x1b" not in line:
             yield Line(number, line)  # as the server printed it: most lines of most logs
+            continue
+        if line[:1] != "{" and "\r" not in line:
+            yield _plain(Line(number, line))
             continue
         for entry in _unwrapped(line.removesuffix("\r")):
             parts = entry.text.split("\r")
@@ -211,7 +215,7 @@ def _when(day: str, clock: str, fraction: float) -> float | None:
 
 
 def _fraction(text: str) -> float:
-    digits = re.match(r"[.,](\d{1,9})", text, re.ASCII)
+    digits = _FRACTION.match(text)
     return float(f"0.{digits[1]}") if digits else 0.0
 
 

@@ -26,7 +26,8 @@ def test_it_is_told_and_rolled_back(tp1_site: SglangSite, case: Case) -> None:
 
     assert (document["outcome"], document["previous"]) == ("rolled_back", "0001-tp1")
     failure = document["failure"]
-    assert (failure["signature"], failure["phase"]) == (case.signature, case.phase), failure
+    assert failure["signature"] in case.signature.split(" or "), failure
+    assert failure["phase"] == case.phase, failure
     assert case.cause in failure["cause"]
     shown = [*failure["evidence"], *failure["log_tail"]]
     assert any(case.said in line for line in shown), shown
