@@ -81,6 +81,8 @@ NEIGHBOURS = [
     ("nccl_shm", "RuntimeError: posix_fallocate failed : No space left on device", [LOAD]),
     ("module_missing", "ImportError: The hpc_ops attention backend requires the `hpc` package", [LOAD]),
     ("args_rejected", "AssertionError", ["arg_groups/parallel_hook.py:handle_elastic_ep:assert a == b"]),
+    ("args_rejected", "AssertionError: tp_size must be divisible by number of nodes",
+     ["arg_groups/validation_hook.py:check_server_args:assert a"]),
     ("dist_port_busy", "OSError: [Errno 98] Address already in use", [LOAD]),
     ("shards_do_not_divide", "AssertionError", ["models/x.py:__init__:assert self.total_num_heads % tp_size == 0"]),
     ("weights_shape", "AssertionError", [LOAD, "layers/linear.py:weight_loader:assert param.shape == loaded.shape"]),
