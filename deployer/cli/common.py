@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -134,6 +135,16 @@ class App:
             print_json(document)
         else:
             self.console.print(view)
+
+
+class Seconds(click.FloatRange):
+    """A span of time within bounds: ``nan``, which no comparison refuses, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return found
 
 
 def common_options(function: F) -> F:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import click
 
-from deployer.cli.common import App, common_options, pass_app
+from deployer.cli.common import App, Seconds, common_options, pass_app
 from deployer.config.profile import Profile, load_profile, profile_names
 from deployer.deploy.doctor import judge
 from deployer.deploy.doctor.collect import ASKED, collect
@@ -18,7 +18,7 @@ from deployer.report.doctor_view import doctor_view
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.0, max=60.0),
+    type=Seconds(min=0.0, max=60.0),
     default=5.0,
     show_default=True,
     help="How long GPUs, connections and memory are watched.",

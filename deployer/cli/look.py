@@ -8,7 +8,7 @@ import time
 import click
 from rich.live import Live
 
-from deployer.cli.common import App, common_options, pass_app
+from deployer.cli.common import App, Seconds, common_options, pass_app
 from deployer.cli.output import Unbreakable, print_json
 from deployer.deploy import logs as logs_
 from deployer.deploy import status as status_
@@ -25,7 +25,7 @@ from deployer.sglang.versions import flag_table
 @click.option("--watch", is_flag=True, help="Show it again every few seconds until Ctrl-C.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.5),
+    type=Seconds(min=0.5),
     default=2.0,
     show_default=True,
     help="Seconds between looks.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
@@ -20,17 +22,24 @@ from deployer.sglang.rules import (
     evaluate,
     model_shape,
 )
+from deployer.sglang.rules.shape import overridden
 from deployer.sglang.versions import flag_table, parse_version
 
 
-def host_facts(observed: HostState, service: ServiceConfig) -> HostFacts:
-    """What rules need of a host that was observed with all facts."""
+def host_facts(observed: HostState, service: ServiceConfig, overrides: Any = None) -> HostFacts:
+    """What rules need of a host that was observed with all facts.
+
+    ``overrides`` is what --json-model-override-args says about the model's config.json.
+    """
     engine, model = observed.engine, observed.model
+    config = model.config if model and isinstance(model.config, dict) else None
+    if config is not None and overrides is not None:
+        config = overridden(config, overrides)
     wanted = set(service.gpus) if service.gpus is not None else None
     gpus = tuple(_gpu(gpu) for gpu in observed.gpus or () if wanted is None or gpu.index in wanted)
     return HostFacts(
         gpus=gpus,
-        model=model_shape(model.config) if model and isinstance(model.config, dict) else None,
+        model=model_shape(config) if config is not None else None,
         weight_bytes=(model.weight_bytes or None) if model else None,
         packages=engine.packages if engine else {},
         python=engine.python_version if engine else None,
@@ -64,8 +73,10 @@ def advise(
         version=parse_version(version) if version is not None else None,
         table=flag_table(version, learned),
         problems=tuple(problems),
-        seen=host_facts(observed, service) if observed is not None else HostFacts(),
     )
+    if observed is not None:
+        overrides = facts.flag("--json-model-override-args")
+        facts = replace(facts, seen=host_facts(observed, service, overrides))
     return evaluate(facts)
 
 

@@ -11,6 +11,7 @@ from deployer.sglang.rules.shape import layer_split
 
 THEME = Theme("model", "The model")
 
+ADVICE, WARNING = Severity.ADVICE, Severity.WARNING
 PARTITION = "SGLANG_PP_LAYER_PARTITION"
 LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
@@ -20,14 +21,18 @@ LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
     Severity.ERROR,
     "attention heads can be divided among the tensor parallel ranks",
     about="""Each rank computes whole attention heads, so their number is a multiple of the ranks that share one
-    attention layer (tp, or tp / dp with DP attention). The model's layers assert it when they are built.""",
+    attention layer (tp, less with DP attention or context parallelism). The model's layers assert it when they
+    are built. On the CPU SGLang adds empty heads instead.""",
     remedy="choose a tp that divides the number of heads; more GPUs can be used with pp or dp",
-    references=["0.5.12.post1:srt/models (num_heads % attn_tp_size == 0)"],
+    references=[
+        "0.5.12.post1:srt/models (num_heads % attn_tp_size == 0)",
+        "0.5.23:srt/configs/update_config.py adjust_tp_num_heads_if_necessary",
+    ],
     needs=[Need.MODEL],
 )
 def heads_divide_tp(facts: Facts) -> Iterator[Hit]:
     heads = facts.model.heads
-    if heads and heads % facts.attention_tp:
+    if heads and heads % facts.attention_tp and not facts.on_cpu:
         yield Hit(
             f"{heads} attention heads cannot be divided among {facts.attention_tp} ranks",
             ("parallelism", "tp"),
@@ -46,7 +51,7 @@ def heads_divide_tp(facts: Facts) -> Iterator[Hit]:
 )
 def kv_heads_divide_tp(facts: Facts) -> Iterator[Hit]:
     kv, tp = facts.model.kv_heads, facts.attention_tp
-    if kv and not facts.model.mla and kv % tp and tp % kv:
+    if kv and not facts.model.mla and kv % tp and tp % kv and not facts.on_cpu:
         yield Hit(f"{kv} key/value heads and {tp} ranks: neither divides the other", ("parallelism", "tp"))
 
 
@@ -129,15 +134,21 @@ def uneven_layers(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     f"{PARTITION} fits pp and the model",
     about=f"""{PARTITION} has one number for each stage, and they sum up to the model's layers; SGLang raises
-    ValueError otherwise, in every rank, when the model is built.""",
+    ValueError otherwise, in every rank, when the model is built. Without a pipeline 0.5.23 does not look at it;
+    earlier versions do in models that can run in a pipeline.""",
     remedy="give as many numbers as pp says, with the number of layers as their sum, or leave the variable out",
-    references=["0.5.12.post1:srt/distributed/utils.py:101"],
+    references=["0.5.12.post1:srt/distributed/utils.py:101", "0.5.23:srt/distributed/utils.py:119"],
 )
 def layer_partition(facts: Facts) -> Iterator[Hit]:
     text = facts.environment.get(PARTITION)
     if text is None:
         return
     where = ("environment", PARTITION)
+    if facts.pp == 1:
+        if text.strip() != str(facts.model.layers):
+            unread = facts.version is not None and not facts.before("0.5.23")
+            yield Hit("it is set, but there is no pipeline: pp is 1", where, ADVICE if unread else WARNING)
+        return
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,6}", part) for part in parts):
         yield Hit("is no list of whole numbers", where)
@@ -177,19 +188,19 @@ def context_above_model(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     "the model's class can run in a pipeline",
     about="""A model takes part in a pipeline when its forward() takes pp_proxy_tensors.
-    KimiK25ForConditionalGeneration (Kimi K2.5 and K2.6) does from 0.5.10.post1 on; with 0.5.9 the server loads
+    KimiK25ForConditionalGeneration (Kimi K2.5 and K2.6) does from 0.5.10 on; with 0.5.9 the server loads
     all weights and then ends with "Pipeline Parallel is not compatible with this model." (the pull request that
     added it tells of an hour lost that way).""",
-    remedy="use SGLang 0.5.10.post1 or later, or a profile with pp = 1",
-    references=["PR 18925", "0.5.9:srt/models/kimi_k25.py"],
+    remedy="use SGLang 0.5.10 or later, or a profile with pp = 1",
+    references=["PR 18925", "0.5.9:srt/models/kimi_k25.py", "0.5.10:srt/models/kimi_k25.py:780"],
     needs=[Need.MODEL, Need.VERSION],
 )
 def pp_unsupported_model(facts: Facts) -> Iterator[Hit]:
     kimi = facts.model.architecture == "KimiK25ForConditionalGeneration"
-    if kimi and facts.pp > 1 and facts.before("0.5.10.post1"):
+    if kimi and facts.pp > 1 and facts.before("0.5.10"):
         yield Hit(
             f"{facts.model.architecture} in SGLang {facts.version} has no pipeline parallelism; "
-            "0.5.10.post1 is the first known version that has it",
+            "0.5.10 is the first known version that has it",
             ("parallelism", "pp"),
         )
 

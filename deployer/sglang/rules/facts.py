@@ -153,14 +153,21 @@ class Facts:
 
     @property
     def attention_tp(self) -> int:
-        """GPUs that share one attention layer: tp, or less with DP attention."""
+        """GPUs that share one attention layer: tp, or less with DP attention or context parallelism."""
         sizes = self.profile.parallelism
-        return max(1, sizes.tp // sizes.dp) if sizes.dp_attention else sizes.tp
+        groups = sizes.dp if sizes.dp_attention else 1
+        asked = [self.whole(name) for name in ("--attn-cp-size", "--attention-context-parallel-size")]
+        return max(1, sizes.tp // groups // max(1, *(size or 1 for size in asked)))
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the server computes on the CPU: SGLang then pads attention heads, and no GPU is needed."""
+        return self.host.gpus == 0 or self.word("--device") == "cpu"
 
     @property
     def gpus(self) -> int | None:
-        """How many GPUs the service has; None where nobody says, and on a host without GPUs (an engine for CPUs)."""
-        if self.host.gpus == 0:
+        """How many GPUs the service has; None where nobody says, and for an engine that computes on the CPU."""
+        if self.on_cpu:
             return None
         if self.service.gpus is not None:
             return len(self.service.gpus)

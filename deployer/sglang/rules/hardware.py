@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from deployer.sglang.rules.base import Hit, Need, Severity, Theme
@@ -103,7 +104,8 @@ def cuda_device_order(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     "a release without kernels for Blackwell cards",
     about="""SGLang 0.4.6 pins torch 2.6.0, whose builds have no code for SM120: "no kernel image is available
-    for execution on the device". Releases from 0.5.2 on pin torch 2.8 or later, which has it.""",
+    for execution on the device". Releases from 0.5.2 on pin torch 2.8 or later, which has it; builds of
+    0.4.6 with torch 2.7 or later (the Blackwell images of that time) are let pass with a warning.""",
     remedy="install a newer SGLang",
     references=["issue 7249", "PR 5903"],
     needs=[Need.GPUS, Need.VERSION],
@@ -111,7 +113,11 @@ def cuda_device_order(facts: Facts) -> Iterator[Hit]:
 def sm120_old_build(facts: Facts) -> Iterator[Hit]:
     capability = facts.capability
     if capability is not None and capability >= (10, 0) and facts.before("0.4.7"):
+        torch = re.match(r"(\d{1,3})\.(\d{1,3})", facts.seen.packages.get("torch", ""))
+        newer = torch is not None and (int(torch[1]), int(torch[2])) >= (2, 7)
         yield Hit(
             f"{facts.gpu_name} has compute capability {capability[0]}.{capability[1]}, "
-            f"SGLang {facts.version} is older than support for it"
+            f"SGLang {facts.version} is older than support for it",
+            (),
+            Severity.WARNING if newer else None,
         )

@@ -14,7 +14,7 @@ _FRACTION = 0.88
 #: Options that move weights off the GPU or change their size while they are loaded.
 _MOVING = (
     "--cpu-offload-gb", "--offload-group-size", "--load-format", "--torchao-config", "--kt-weight-path",
-    "--json-model-override-args",
+    "--json-model-override-args", "--modelopt-quant", "--rl-quant-profile", "--ple-offload-embedding",
 )  # fmt: skip
 _BYTES = {"fp8": 1.0, "mxf": 1.0, "fp4": 0.5, "nvf": 0.5}
 
@@ -24,7 +24,11 @@ def weights_per_gpu(facts: Facts) -> float | None:
     moved = any(facts.flag(option) for option in _MOVING)
     if not facts.seen.weight_bytes or moved or (facts.profile.quantization and not facts.model.quantized):
         return None
-    return facts.seen.weight_bytes / (facts.tp * facts.pp)
+    # Weights of 32 bits are loaded as 16 unless told otherwise; so are those of which config.json says nothing.
+    model = facts.seen.model
+    wide = model is not None and not model.quantized and model.dtype in (None, "float32", "float")
+    halved = wide and facts.word("--dtype") not in ("float32", "float")
+    return facts.seen.weight_bytes / (facts.tp * facts.pp) / (2 if halved else 1)
 
 
 def kv_bytes_per_token(facts: Facts) -> float | None:

@@ -48,7 +48,8 @@ def depth_without_pipeline(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     "a micro-batch is not larger than all requests together",
     about="""A micro-batch holds some of the running requests, so it cannot be allowed more than
-    limits.max_running_requests.""",
+    limits.max_running_requests. SGLang runs with such a cap, which then limits nothing: where the limit is the
+    service's, this is a warning.""",
     remedy="lower pipeline.max_micro_batch_size, or raise limits.max_running_requests",
     references=["0.5.12.post1:srt/managers/scheduler.py:742"],
     shape=True,
@@ -59,6 +60,7 @@ def micro_batch_above_limit(facts: Facts) -> Iterator[Hit]:
         yield Hit(
             f"found {micro}, more than limits.max_running_requests = {facts.running}",
             ("pipeline", "max_micro_batch_size"),
+            Severity.WARNING if facts.service.limits.max_running_requests == facts.running else None,
         )
 
 
@@ -190,12 +192,13 @@ def pp_overlap(facts: Facts) -> Iterator[Hit]:
     "pp-speculative",
     Severity.ERROR,
     "speculative decoding in a pipeline",
-    about="""Up to 0.5.16 an assertion refuses speculative decoding with pp > 1. 0.5.23 takes EAGLE, and that
-    only on the prefill side of a disaggregated pair unless SGLANG_ENABLE_PP_SPEC is set.""",
+    about="""Up to 0.5.16 an assertion refuses speculative decoding with pp > 1. 0.5.23 takes EAGLE
+    (NEXTN is another name of it), and that only on the prefill side of a disaggregated pair unless
+    SGLANG_ENABLE_PP_SPEC is set; DSPARK only on the prefill side.""",
     remedy="leave speculative decoding out, or use a profile with pp = 1",
     references=[
         "0.5.16:srt/server_args.py:7598",
-        "0.5.23:srt/arg_groups/validation_hook.py:120-163",
+        "0.5.23:srt/arg_groups/validation_hook.py:119-165",
     ],
 )
 def pp_speculative(facts: Facts) -> Iterator[Hit]:
@@ -204,7 +207,8 @@ def pp_speculative(facts: Facts) -> Iterator[Hit]:
         return
     new = facts.version is not None and not facts.before("0.5.23")
     prefill = facts.word("--disaggregation-mode") == "prefill"
-    if new and algorithm.upper() == "EAGLE" and (prefill or facts.truthy("SGLANG_ENABLE_PP_SPEC")):
+    eagle = algorithm.upper() in ("EAGLE", "NEXTN") and facts.truthy("SGLANG_ENABLE_PP_SPEC")
+    if new and (eagle or (prefill and algorithm.upper() in ("EAGLE", "NEXTN", "DSPARK"))):
         return
     known = new or facts.before("0.5.17")
     yield Hit(
@@ -254,9 +258,14 @@ def decode_log_interval(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     "flags that a pipeline does not take",
     about="""SGLang refuses these with pp > 1 when it checks its arguments: --min-free-slots-delay,
-    --enable-return-aux-hidden-states, --enable-pdmux, --elastic-ep-backend and --moe-dp-size above 1.""",
+    --enable-return-aux-hidden-states, --enable-pdmux, --elastic-ep-backend and --moe-dp-size above 1. Up to
+    0.5.10 nothing refuses --elastic-ep-backend.""",
     remedy="leave the flag out, or use a profile with pp = 1",
-    references=["0.5.23:srt/arg_groups/validation_hook.py"],
+    references=[
+        "0.5.23:srt/arg_groups/validation_hook.py",
+        "0.5.10:srt/server_args.py:2826",
+        "0.5.12.post1:srt/server_args.py:3322",
+    ],
     needs=[Need.VERSION],
 )
 def pp_unsupported_flag(facts: Facts) -> Iterator[Hit]:
@@ -267,4 +276,5 @@ def pp_unsupported_flag(facts: Facts) -> Iterator[Hit]:
     if (facts.whole("--moe-dp-size") or 1) > 1:
         asked.append("--moe-dp-size")
     for option in asked:
-        yield Hit(f"{option} with pp = {facts.pp}", facts.at(option))
+        let_pass = option == "--elastic-ep-backend" and facts.before("0.5.12.post1")
+        yield Hit(f"{option} with pp = {facts.pp}", facts.at(option), Severity.WARNING if let_pass else None)

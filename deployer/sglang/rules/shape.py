@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ class ModelShape:
     rope_dim: int | None = None
     own_code: bool = False
     quantized: bool = False
+    #: How its weights are said to be stored, as in config.json: ``bfloat16``.
+    dtype: str | None = None
 
     @property
     def mla(self) -> bool:
@@ -48,7 +51,9 @@ class ModelShape:
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
     """Read a config.json. A model that sees or hears has its language model's sizes under ``text_config``."""
-    text = {**config, **_table(config.get("text_config") or config.get("llm_config"))}
+    language = _table(config.get("text_config") or config.get("llm_config"))
+    text = {**config, **language}
+    dtype = text.get("dtype") or text.get("torch_dtype")
     architectures = config.get("architectures") or text.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     quantization = _table(config.get("quantization_config") or text.get("quantization_config"))
@@ -63,12 +68,32 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         experts=_size(text, "n_routed_experts", "num_local_experts", "num_experts"),
         moe_intermediate=_size(text, "moe_intermediate_size"),
         block_n=_whole(block[0]) if isinstance(block, list) and block else None,
-        context=_context(text),
+        context=_context(language) or _context(text),
         kv_lora_rank=_size(text, "kv_lora_rank"),
         rope_dim=_size(text, "qk_rope_head_dim"),
         own_code=bool(_table(config.get("auto_map"))),
         quantized=bool(quantization),
+        dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
     )
+
+
+def overridden(config: Mapping[str, Any], overrides: Any) -> dict[str, Any] | None:
+    """A config.json as --json-model-override-args changes it: key by key, tables merged.
+
+    None where the overrides are no table (0.5.23:srt/utils/hf_transformers/config.py:404).
+    """
+    if isinstance(overrides, str):
+        try:
+            overrides = json.loads(overrides)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(overrides, Mapping):
+        return None
+    changed = dict(config)
+    for key, value in overrides.items():
+        merged = isinstance(value, Mapping) and isinstance(changed.get(key), Mapping)
+        changed[key] = {**changed[key], **value} if merged else value
+    return changed
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -94,7 +119,9 @@ def _context(text: Mapping[str, Any]) -> int | None:
         "model_max_length",
         "max_position_embeddings",
     )
-    scaling = _table(text.get("rope_scaling"))
+    scaling = _table(
+        text.get("rope_scaling") or text.get("rope_parameters")
+    )  # the newer name: transformers 5
     factor = scaling.get("factor")
     plain = "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3"
     if length is None or plain or isinstance(factor, bool) or not isinstance(factor, (int, float)):

@@ -141,13 +141,18 @@ def gpus_unused(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     "--base-gpu-id and --gpu-id-step stay within the service's GPUs",
     about="""deployer shows a service exactly its GPUs (CUDA_VISIBLE_DEVICES), so inside the server they count
-    from 0. --base-gpu-id and --gpu-id-step count within that list, not within the host.""",
+    from 0. --base-gpu-id and --gpu-id-step count within that list, not within the host. The step is between
+    tensor parallel ranks and between replicas; pipeline stages follow each other tp GPUs apart.""",
     remedy="leave --base-gpu-id and --gpu-id-step out, and name the GPUs in the service's `gpus`",
-    references=["0.5.12.post1:srt/server_args.py"],
+    references=[
+        "0.5.12.post1:srt/entrypoints/engine.py:603",
+        "0.5.12.post1:srt/managers/data_parallel_controller.py:264",
+    ],
 )
 def base_gpu_id(facts: Facts) -> Iterator[Hit]:
     base, step, have = facts.whole("--base-gpu-id") or 0, facts.whole("--gpu-id-step") or 1, facts.gpus
-    last = base + (facts.profile.gpus - 1) * step
+    replicas = 1 if facts.profile.parallelism.dp_attention else facts.profile.parallelism.dp
+    last = base + (facts.pp - 1) * facts.tp + ((replicas - 1) * facts.tp * facts.pp + facts.tp - 1) * step
     if have is not None and (base or step != 1) and facts.profile.gpus <= have and not 0 <= last < have:
         option = "--base-gpu-id" if base else "--gpu-id-step"
         yield Hit(

@@ -316,3 +316,12 @@ def test_files_are_compared_without_an_inventory(tmp_path: Path, capsys: pytest.
     assert "the load came from the host" in " ".join(capsys.readouterr().err.split())
     assert run(["compare", "one.json", "far.json", "--anyway"]) == 0
     assert "! not measured alike" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["doctor", "--seconds"], ["status", "--watch", "--interval"]])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
+def test_a_span_of_time_is_a_number_within_bounds(
+    words: list[str], value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, value, "-i", EXAMPLE, "--json"]) == 2
+    assert "'--" in json.loads(capsys.readouterr().out)["error"]["message"]

@@ -26,6 +26,7 @@ KIMI = ModelShape(
     context=262_144,
     kv_lora_rank=512,
     rope_dim=64,
+    dtype="bfloat16",
 )
 #: A dense model with grouped-query attention.
 DENSE = ModelShape(
@@ -36,6 +37,7 @@ DENSE = ModelShape(
     head_dim=128,
     hidden=4096,
     context=32_768,
+    dtype="bfloat16",
 )
 
 

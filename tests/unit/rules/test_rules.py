@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from deployer.errors import UsageError
 from deployer.sglang.rules import RULES, Need, Severity, evaluate, find_rule, shape_findings, worst
 from deployer.sglang.rules.graphs import capture_sizes
 from deployer.sglang.rules.reference import reference, rule_document
-from deployer.sglang.rules.shape import ModelShape, layer_split, model_shape
+from deployer.sglang.rules.shape import ModelShape, layer_split, model_shape, overridden
 from tests.unit.rules.builders import DENSE, GIB, KIMI, env, extra, facts, gpus, pp, tp
 from tests.unit.rules.cases import CASES
 
@@ -309,3 +310,92 @@ def test_the_reference_is_up_to_date() -> None:
 def test_rules_as_documents() -> None:
     assert rule_document(RULES["weights-fit"])["needs"] == ["the GPUs", "the size of the model's weights"]
     assert rule_document(RULES["graphs-off"])["severity"] == "warning"
+
+
+# --- what works in SGLang is no error ---------------------------------------------------------------------------
+
+YARN = '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "num_hidden_layers": 4}'
+
+
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        ("pp-unsupported-model", {"profile": pp(8), "model": KIMI, "version": "0.5.10"}),
+        ("base-gpu-id", {"profile": pp(8), "service": extra(gpu_id_step=2)}),
+        ("base-gpu-id", {"profile": tp(4), "service": extra(gpu_id_step=2)}),
+        ("heads-divide-tp", {"profile": tp(6), "model": KIMI, "service": extra(device="cpu")}),
+        ("kv-heads-divide-tp", {"profile": tp(6), "model": DENSE, "host": {"gpus": 0}}),
+        (
+            "heads-divide-tp",
+            {"profile": tp(8), "model": replace(KIMI, heads=12), "service": extra(attn_cp_size=2)},
+        ),
+        ("too-few-gpus", {"profile": tp(16), "service": extra(device="cpu")}),
+        ("layer-partition", {"profile": tp(8), "service": env(SGLANG_PP_LAYER_PARTITION="7,7")}),
+        ("micro-batch-above-limit", {
+            "profile": pp(8, limits={"max_running_requests": 16}, pipeline={"max_micro_batch_size": 64}),
+            "service": {"limits": {"max_running_requests": 16}},
+        }),
+        ("pp-unsupported-flag", {
+            "profile": pp(8), "service": extra(elastic_ep_backend="mooncake"), "version": "0.5.9",
+        }),
+        ("sm120-old-build", {"gpus": gpus(), "version": "0.4.6.post5", "packages": {"torch": "2.7.0+cu128"}}),
+        ("weights-fit", {
+            "profile": tp(1), "gpus": gpus(1, gib=80), "weight_bytes": 120 * GIB,
+            "model": replace(DENSE, dtype="float32"),
+        }),
+    ],
+)  # fmt: skip
+def test_what_works_is_no_error(rule: str, given: dict[str, Any]) -> None:
+    assert all(found.severity is not Severity.ERROR for found in RULES[rule].findings(facts(**given)))
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE", "NEXTN", "DSPARK"])
+def test_a_pipeline_that_only_prefills_may_speculate(algorithm: str) -> None:
+    flags = extra(speculative_algorithm=algorithm, disaggregation_mode="prefill")
+    assert only_severities("pp-speculative", profile=pp(8), service=flags, version="0.5.23") == []
+    assert only_severities("pp-speculative", profile=pp(8), service=flags) == [Severity.ERROR]
+
+
+def test_base_gpu_id_counts_stages_and_replicas() -> None:
+    assert only_severities("base-gpu-id", profile=pp(4), service=extra(base_gpu_id=5)) == [Severity.ERROR]
+    replicas = {"parallelism": {"tp": 2, "dp": 2}}
+    assert only_severities("base-gpu-id", profile=replicas, service=extra(gpu_id_step=2)) == []
+    assert only_severities("base-gpu-id", profile=replicas, service=extra(gpu_id_step=3)) == [Severity.ERROR]
+
+
+def only_severities(rule: str, **given: Any) -> list[Severity]:
+    """How grave what a rule finds is."""
+    return [found.severity for found in RULES[rule].findings(facts(**given))]
+
+
+@pytest.mark.parametrize("overrides", [YARN, json.loads(YARN)])
+def test_the_config_is_judged_as_it_is_overridden(overrides: Any) -> None:
+    config = {
+        "max_position_embeddings": 9,
+        "text_config": {
+            "max_position_embeddings": 1000,
+            "num_hidden_layers": 61,
+            "rope_scaling": {"factor": 2.0},
+        },
+    }
+    changed = overridden(config, overrides)
+    assert changed is not None
+    assert (model_shape(changed).context, model_shape(changed).layers) == (
+        2000,
+        61,
+    )  # only {"text_config": ..} reaches it
+    plain = overridden({"max_position_embeddings": 1000, "num_hidden_layers": 61}, overrides)
+    assert plain is not None
+    assert (model_shape(plain).context, model_shape(plain).layers) == (4000, 4)
+
+
+@pytest.mark.parametrize("overrides", ["nonsense", "[1]", 3, "[" * 100_000])
+def test_overrides_that_are_none_leave_nothing_known(overrides: Any) -> None:
+    assert overridden({"num_hidden_layers": 61}, overrides) is None
+
+
+def test_the_newer_name_of_a_scaling_counts_and_the_language_model_comes_first() -> None:
+    config = {"max_position_embeddings": 1000, "rope_parameters": {"rope_type": "linear", "factor": 4.0}}
+    assert model_shape(config).context == 4000
+    sees = {"seq_length": 64, "text_config": {"max_position_embeddings": 1000}}
+    assert model_shape(sees).context == 1000
