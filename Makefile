@@ -12,7 +12,7 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sglang test unit test-sglang check fuzz gate-study status apply rollback down format clean rehearsal-programs browser
+.PHONY: help demo demo-sglang story test unit test-sglang check fuzz gate-study status apply rollback down format clean rehearsal-programs browser
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ demo: $(STAMP) rehearsal-programs ## the whole job on a practice host, no GPU ne
 demo-sglang: $(STAMP) rehearsal-programs ## the same with the real SGLang, on the CPU (3 GB once)
 	@$(if $(SUDO),$(SUDO) -v)
 	@$(PYTHON_ENV) -m deployer.rehearsal.demo sglang
+
+story: $(STAMP) rehearsal-programs ## the README's five profiles one after the other, compared: story.html
+	@$(if $(SUDO),$(SUDO) -v)
+	@$(PYTHON_ENV) -m deployer.rehearsal.demo story
 
 test: $(STAMP) rehearsal-programs browser ## all tests, those on practice hosts included
 	@tools/test.sh $(PYTHON_ENV) $(ARGS)
@@ -66,14 +70,14 @@ rollback: $(STAMP) ## back to the profile that was live before
 	@$(PYTHON_ENV) -m deployer rollback $(ARGS)
 
 down: $(STAMP) ## remove the practice hosts of the demos
-	@for set in default sglang; do $(PYTHON_ENV) -m deployer rehearse down --name $$set || exit; done
+	@for set in default sglang story; do $(PYTHON_ENV) -m deployer rehearse down --name $$set || exit; done
 
 format: $(STAMP) ## bring the code into its usual form
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
 clean: ## remove the practice hosts of the demos, environment and caches
-	@test ! -x $(PYTHON_ENV) || for set in default sglang; do $(PYTHON_ENV) -m deployer rehearse down --name $$set; done
+	@test ! -x $(PYTHON_ENV) || for set in default sglang story; do $(PYTHON_ENV) -m deployer rehearse down --name $$set; done
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find deployer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,8 +1,8 @@
 """Benchmarks against each other: figure by figure, with intervals and a verdict each. Pure.
 
 Throughput has the gate's noise model (`deployer.bench.relative`): passes, levels and starts, with the noise that the
-service has shown. Times (TTFT, TPOT) are compared by their medians; their noise is that of a start and of a level as
-for throughput, and beside it what the requests or the passes themselves show, whichever is more.
+service has shown. Times (TTFT, TPOT) are compared by their medians. The noise of TPOT is that of a start and of a level
+as for throughput, TTFT has its own; what the requests or the passes themselves show, whichever is more, is added.
 
 Whatever the interval does not exclude may be all there is: where it holds 0 no effect is shown, however large the
 difference of the two figures.
@@ -26,6 +26,9 @@ Verdict = Literal["more", "less", "no effect shown", "not compared"]
 #: Figures of a level, by their names in bench.json: rates in tok/s (more is better), times in s (less is better).
 RATES = ("aggregate_tok_s", "steady_tok_s")
 TIMES = ("ttft_s", "tpot_s")
+#: Noise of the time to first token between two starts: a share, and seconds (scheduling on either side). It hangs on
+#: how arrivals meet prefill batches, so it differs more than throughput: equal starts of one machine gave 25 and 48 ms.
+TTFT_START, TTFT_FLOOR = 0.15, 0.010
 #: Two-sided 95 % of the normal distribution; the ranks of a median's interval follow from it.
 _Z = 1.96
 
@@ -257,7 +260,7 @@ def _times(reference: Subject, other: Subject, noise: Noise) -> list[Finding]:
         for level in levels:
             sides = [_medians(subject, figure, level) for subject in (reference, other)]
             values = [math.exp(mean([item.log for item in side])) for side in sides]
-            spread = math.sqrt(math.fsum(_variance(side, noise) for side in sides))
+            spread = math.sqrt(math.fsum(_variance(side, noise, figure) for side in sides))
             half = noise.quantile(TAIL / len(levels)) * spread
             change = math.log(values[1]) - math.log(values[0])
             effect = Effect(
@@ -329,10 +332,14 @@ def _median_variance(logs: Sequence[float]) -> float:
     return float(((logs[high] - logs[low]) / (2 * _Z)) ** 2)
 
 
-def _variance(side: Sequence[_Median], noise: Noise) -> float:
+def _variance(side: Sequence[_Median], noise: Noise, figure: str) -> float:
     """Of the mean over one side's starts: what the noise lets expect, or what they show if that is more."""
     n = len(side)
-    expected = math.fsum(noise.start**2 + noise.level**2 + item.variance for item in side) / n**2
+    own = noise.start**2 + noise.level**2
+    if figure == "ttft_s":
+        own = max(own, TTFT_START**2)
+    floor = TTFT_FLOOR if figure == "ttft_s" else 0.0
+    expected = math.fsum(own + (floor / math.exp(item.log)) ** 2 + item.variance for item in side) / n**2
     if n < 2:
         return expected
     middle = mean([item.log for item in side])

@@ -18,7 +18,7 @@ from deployer.rehearsal.checks import SETTINGS
 from deployer.rehearsal.engine_venv import DEFAULT_VERSION, VERSIONS
 from deployer.rehearsal.inventory import TEMPLATES
 from deployer.rehearsal.preparation import size_text
-from deployer.rehearsal.sets import DEFAULT_FOLDER, DEFAULT_SET, SGLANG_SET
+from deployer.rehearsal.sets import DEFAULT_FOLDER, DEFAULT_SET, SGLANG_SET, STORY_SET
 from deployer.resources import shipped
 
 
@@ -41,6 +41,12 @@ def rerun_hint(engine: str = "standin") -> str:
             f"`.venv/bin/deployer -i {inventory} apply tp2` goes on, `.venv/bin/deployer rehearse down --name "
             f"{SGLANG_SET}` removes it.\n(The prepared SGLang stays for the next time; `.venv/bin/deployer rehearse "
             "clean` removes that too.)"
+        )
+    if engine == "story":
+        return (
+            "The comparison is in story.html (the speeds are the story's, replayed by the stand-in). "
+            "The practice host is still up: "
+            f"`.venv/bin/deployer rehearse down --name {STORY_SET}` or `make down` removes it."
         )
     return (
         "The practice host is still up: `make status` looks at it, `make apply PROFILE=ep8 ARGS=--yes` goes on, "

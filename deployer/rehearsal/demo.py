@@ -1,8 +1,9 @@
-"""The demonstrations behind `make demo` and `make demo-sglang`: the whole job on a practice host, by the commands that
-anyone would type.
+"""The demonstrations behind `make demo`, `make demo-sglang` and `make story`: the whole job on a practice host, by the
+commands that anyone would type.
 
     python -m deployer.rehearsal.demo            the story of eight GPUs, on the stand-in engine
     python -m deployer.rehearsal.demo sglang     the real SGLang, on the CPU
+    python -m deployer.rehearsal.demo story      all the story's profiles one after the other, compared on a page
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from dataclasses import dataclass
 
 from deployer.rehearsal.commands import rerun_hint
 from deployer.rehearsal.host import find
-from deployer.rehearsal.sets import DEFAULT_SET, SGLANG_SET
+from deployer.rehearsal.sets import DEFAULT_SET, SGLANG_SET, STORY_SET
 
 Words = tuple[str, ...]
+
+#: What was tried on the eight GPUs, in that order.
+STORY = ("tp8", "pp8", "pp8-async", "pp8-async-mb64", "ep8")
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,15 @@ DEMOS = {
             ("compare", "tp1", "pp2", "pp2-async"),
             ("rollback", "--yes"),
             ("status",),
+        ),
+    ),
+    "story": Demo(
+        STORY_SET,
+        (
+            ("rehearse", "up", "--name", STORY_SET),
+            *(("apply", profile, "--yes") for profile in STORY),
+            ("history",),
+            ("compare", "pp8-async", "pp8-async-mb64", "tp8", "pp8", "ep8", "--html", "story.html"),
         ),
     ),
 }

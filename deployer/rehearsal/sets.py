@@ -21,6 +21,7 @@ from deployer.rehearsal import machine, system
 
 DEFAULT_SET = "default"
 SGLANG_SET = "sglang"
+STORY_SET = "story"
 """The set of `rehearse up --engine sglang`, unless it is named."""
 
 ENGINES = "engines"
