@@ -1,8 +1,12 @@
 """A picture of a terminal program for the documentation: run it on a pseudo-terminal, draw the screen as SVG.
 
-    python tools/picture.py OUTPUT.svg [--after SECONDS] [--lines N] -- COMMAND [ARGUMENT...]
+    python tools/picture.py OUTPUT.svg [--after SECONDS | --when EXPRESSION] [--lines N] -- COMMAND [ARGUMENT...]
 
-With --after the picture is taken that long after the start, else at the end. Needs pyte (`pip install pyte`).
+With --after the picture is taken that long after the start, with --when as soon as a line of the screen has the
+regular expression, else at the end. Needs pyte (`pip install pyte`). docs/img/apply.svg, on a practice host that has
+had pp8-async live:
+
+    python tools/picture.py docs/img/apply.svg --lines 44 --when "PP[0-9].* [23]/4" -- deployer apply pp8-async --yes
 """
 
 from __future__ import annotations
@@ -26,8 +30,11 @@ from rich.text import Text
 COLUMNS = 118
 
 
-def run(command: list[str], lines: int, after: float | None) -> pyte.Screen:
-    """The screen as the command leaves it, or as it is after so many seconds. The command always runs to its end."""
+def run(command: list[str], lines: int, after: float | None, when: str | None) -> pyte.Screen:
+    """The screen as the command leaves it, as it is after so many seconds, or when a line first has an expression.
+
+    The command always runs to its end.
+    """
     screen = pyte.Screen(COLUMNS, lines)
     stream = pyte.ByteStream(screen)
     pid, master = pty.fork()
@@ -51,6 +58,7 @@ def run(command: list[str], lines: int, after: float | None) -> pyte.Screen:
             break
         if not taken:
             stream.feed(data)
+            taken = when is not None and any(re.search(when, line) for line in screen.display)
     os.waitpid(pid, 0)
     return screen
 
@@ -90,11 +98,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output")
     parser.add_argument("--after", type=float)
+    parser.add_argument("--when")
     parser.add_argument("--lines", type=int, default=40)
     parser.add_argument("--title", default="deployer")
     place = sys.argv.index("--")
     options, command = parser.parse_args(sys.argv[1:place]), sys.argv[place + 1 :]
-    svg = draw(run(command, options.lines, options.after), options.title)
+    svg = draw(run(command, options.lines, options.after, options.when), options.title)
     with open(options.output, "w", encoding="utf-8") as file:
         file.write(svg)
     print(f"{options.output}: {len(svg)} bytes", file=sys.stderr)
