@@ -120,7 +120,7 @@ def read_json(path: str, shape: Optional[Shape] = None) -> Optional[Json]:
         return None
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Fail("corrupt", "%s is damaged: %s" % (path, error), path=path) from error
     if not isinstance(data, dict) or not isinstance(data.get("schema", SCHEMA), int):
         raise Fail("corrupt", "%s is damaged: it is not what deployer writes" % path, path=path)
@@ -270,6 +270,8 @@ def execute(argv: List[str], timeout: float = 90.0, check: bool = True) -> subpr
         )
     except FileNotFoundError as error:
         raise Fail("missing-tool", "the host has no %s" % argv[0]) from error
+    except OSError as error:  # no program, or one for another processor
+        raise Fail("missing-tool", "%s cannot be run: %s" % (argv[0], error.strerror)) from error
     try:
         out, err = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:

@@ -11,8 +11,9 @@ import platform
 import re
 import shutil
 import socket
+import stat
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Set, Tuple
 
 from .base import (
     BOOT_ID,
@@ -46,6 +47,8 @@ from .systemd import unit_state
 
 #: Distributions of the engine's environment whose versions decide whether it runs.
 PACKAGES = ("sglang", "httpx", "torch", "transformers", "sglang-kernel", "sgl-kernel", "flashinfer-python")
+#: A config.json above this, in bytes, is none.
+CONFIG_LIMIT = 16 << 20
 MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
 OUTRANKING_DIRS = (  # what systemd reads before our candidate's or our live directory
     "/etc/systemd/system.control",
@@ -181,17 +184,43 @@ print(json.dumps(dict(found, packages=versions, python_version=platform.python_v
 """
 
 
+def last_object(text: str) -> Json:
+    """The JSON object in the last line that holds one: whatever an environment prints around it. Empty: none."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError, RecursionError):
+                return dict(json.loads(line))
+    return {}
+
+
 def engine_facts(python: str) -> Json:
     """Versions by metadata, without an import; ``fingerprint`` changes with SGLang's files and what it stands on."""
     path = shutil.which(python)
     facts: Json = {"python": python, "exists": bool(path), "sglang": None, "httpx": None, "fingerprint": None}
     facts.update(packages={}, python_version=None)
     if path:
-        done = execute([path, "-I", "-c", ENGINE_FACTS % (PACKAGES,)], timeout=60, check=False)
-        with contextlib.suppress(ValueError, IndexError):
-            facts.update(json.loads(done.stdout.splitlines()[-1]))
-            facts.update((name, facts["packages"].pop(name, None)) for name in ("sglang", "httpx"))
+        try:
+            done = execute([path, "-I", "-c", ENGINE_FACTS % (PACKAGES,)], timeout=60, check=False)
+        except Fail as failure:
+            if failure.code != "missing-tool":
+                raise
+            return dict(facts, exists=False)  # no program, or one for another processor
+        facts.update(last_object(done.stdout))
+        if not isinstance(facts["packages"], dict):
+            facts["packages"] = {}
+        facts.update((name, facts["packages"].pop(name, None)) for name in ("sglang", "httpx"))
     return facts
+
+
+def first_time(folder: str, seen: Set[Tuple[int, int]]) -> bool:
+    """Whether a folder was not walked yet: links may lead back to where they are."""
+    try:
+        info = os.stat(folder)
+    except OSError:
+        return False
+    new = (info.st_dev, info.st_ino) not in seen
+    seen.add((info.st_dev, info.st_ino))
+    return new
 
 
 def model_facts(path: str) -> Json:
@@ -199,12 +228,18 @@ def model_facts(path: str) -> Json:
     digest, total, count = hashlib.sha256(), 0, 0
     weights = 0
     exists = os.path.isdir(path)
+    seen: Set[Tuple[int, int]] = set()
+    first_time(path, seen)
     for folder, folders, names in os.walk(path, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(
+            name for name in folders if name[0] != "." and first_time(os.path.join(folder, name), seen)
+        )
         for name in sorted(names):
             full = os.path.join(folder, name)
             with contextlib.suppress(OSError):
                 info = os.stat(full)
+                if not stat.S_ISREG(info.st_mode):
+                    continue  # to read a pipe is to wait for somebody
                 small = name.endswith(".json") and info.st_size < 1 << 20
                 mark = read_text(full) if small else int(info.st_mtime)
                 digest.update(
@@ -213,9 +248,11 @@ def model_facts(path: str) -> Json:
                 total, count = total + info.st_size, count + 1
                 if folder == path and name.endswith(".safetensors") and not name.startswith("consolidated"):
                     weights += info.st_size  # `consolidated` is the same weights once more
-    config = None
-    with contextlib.suppress(ValueError):
-        config = json.loads(read_text(os.path.join(path, "config.json")) or "null")
+    config, own = None, os.path.join(path, "config.json")
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        info = os.stat(own)
+        if stat.S_ISREG(info.st_mode) and info.st_size <= CONFIG_LIMIT:
+            config = json.loads(read_text(own) or "null")
     fingerprint = digest.hexdigest()[:16] if exists else None
     return {
         "path": path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -238,6 +239,48 @@ def test_weights_are_counted_once(tmp_path: Path) -> None:
     assert (found["weight_bytes"], found["bytes"], found["files"]) == (30, 92, 5)
 
 
+def test_a_model_of_links_and_pipes_is_looked_at_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 4}')
+    for name in ("back", "again"):
+        (tmp_path / name).symlink_to(tmp_path)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe.json")
+    found = reading.model_facts(str(tmp_path))
+    assert (found["files"], found["config"]) == (1, {"num_hidden_layers": 4})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "\x00", " " * ((16 << 20) + 1) + "{}"])
+def test_a_config_that_is_none_is_not_known(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert reading.model_facts(str(tmp_path))["config"] is None
+
+
+def test_a_config_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert reading.model_facts(str(tmp_path))["config"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"a": 1}\nbye\n', {"a": 1}),
+        ('{"a": 1}\n0\n{"b":\n', {"a": 1}),
+        ("0\n", {}),
+        ('{"a":' * 100_000 + "\n", {}),
+        ("", {}),
+    ],
+)
+def test_the_last_object_an_environment_prints(text: str, found: dict[str, int]) -> None:
+    assert reading.last_object(text) == found
+
+
+def test_a_state_file_that_nests_without_end_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a":' * 100_000)
+    problems: list[str] = []
+    assert base.read_intact(str(tmp_path / "x.json"), {}, problems) is None
+    assert "is damaged" in problems[0]
+
+
 def test_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "read_text", lambda path: "MemFree:  1 kB\nMemTotal:       24 kB\n")
     assert reading.memory_total() == 24 << 10
@@ -462,3 +505,12 @@ def test_a_driver_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyP
     assert gpus.look() is gpus.look() is None
     assert len(asked) == 1
     assert gpus.problem == "nvidia-smi took longer than 5 s"
+
+
+def test_a_python_that_cannot_be_run_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*words: Any, **options: Any) -> Any:
+        raise base.Fail("missing-tool", "it cannot be run: Exec format error")
+
+    monkeypatch.setattr(reading, "execute", refuse)
+    found = reading.engine_facts(sys.executable)
+    assert (found["exists"], found["sglang"], found["packages"]) == (False, None, {})
