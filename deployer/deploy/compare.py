@@ -23,6 +23,13 @@ from deployer.units.bundle import comparable
 MOST_STARTS = 5
 _LATER = re.compile(r"(?P<release>.+)@(?P<number>[1-9][0-9]*)", re.S)
 
+#: What a file may say of its benchmark, and of what kind that is.
+_ABOUT: dict[str, type] = {
+    **dict.fromkeys(("releases", "argv", "timeline", "gpus"), list),
+    **dict.fromkeys(("model", "environment"), dict),
+    **dict.fromkeys(("profile", "sglang", "host", "verdict"), str),
+}
+
 #: Reads a file of a release (service, release, file's name); None where there is none.
 Reader = Callable[[str, str], str | None]
 
@@ -160,7 +167,8 @@ def from_file(path: str) -> Subject:
         raise ConfigError(f"{path} is not JSON: {error}", remedy=remedy) from error
     known: Json = {}
     if isinstance(document, Mapping) and isinstance(document.get("bench"), Mapping):
-        known = dict(document["about"]) if isinstance(document.get("about"), Mapping) else {}
+        said = document["about"] if isinstance(document.get("about"), Mapping) else {}
+        known = {key: said[key] for key, kind in _ABOUT.items() if isinstance(said.get(key), kind)}
         document = document["bench"]
     if not isinstance(document, Mapping) or not isinstance(document.get("levels"), list):
         raise ConfigError(f"{path} is no benchmark: it has no levels", remedy=remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -70,9 +71,9 @@ def _at(document: Mapping[str, Any] | None, path: Sequence[str]) -> float | None
     return found if isinstance(found, int | float) else None
 
 
-def number(value: float | None, unit: Literal["tok/s", "ms"]) -> str:
+def number(value: Any, unit: Literal["tok/s", "ms"]) -> str:
     """A figure to show: three significant digits and more, so that 7.31 ms and 2345 tok/s both read well."""
-    if value is None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return "-"
     scaled = value * 1000 if unit == "ms" else value
     return f"{scaled:.0f}" if scaled >= 100 else f"{scaled:.1f}" if scaled >= 10 else f"{scaled:.2f}"

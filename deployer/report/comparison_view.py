@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deployer.bench.comparison import RATES, Comparison, Finding, Subject, value_of
-from deployer.bench.rates import ONE, rates_of, table
-from deployer.bench.server import sentences
+from deployer.bench.rates import ONE, rates_of, table, tables
 from deployer.deploy.compare import Compared
 from deployer.report.bench_table import bench_view, doubts, number
 
@@ -81,11 +80,17 @@ def comparison_view(found: Compared) -> RenderableType:
         parts += [
             Text(f"{subject.name} {text}", style="dim")
             for subject in found.subjects
-            for text in sentences(subject.benches[0])
+            for text in server_words(subject.benches[0])
         ]
     parts += [Text(f"! {doubt}", style="yellow") for doubt in all_doubts(found)]
     parts.append(Text(found.noise.sentence(), style="dim"))
     return Group(*parts)
+
+
+def server_words(bench: Mapping[str, Any]) -> list[str]:
+    """What the server did during each level, whatever else a file holds."""
+    said = [table(level.get("server")).get("sentence") for level in tables(bench.get("levels"))]
+    return [text for text in said if isinstance(text, str)]
 
 
 def measured_view(name: str, bench: Mapping[str, Any], found: Compared | None) -> RenderableType:

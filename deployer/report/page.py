@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from deployer.bench.comparison import Comparison, Subject, stages, value_of
@@ -19,7 +20,7 @@ from deployer.bench.rates import ONE, rates_of, table, tables, trouble
 from deployer.deploy.compare import Compared
 from deployer.report.bench_table import number
 from deployer.report.charts import Axis, Point, Series, line_chart, swatch
-from deployer.report.comparison_view import TITLES, all_doubts, comparison_document
+from deployer.report.comparison_view import TITLES, all_doubts, comparison_document, server_words
 from deployer.resources import shipped
 
 Json = dict[str, Any]
@@ -30,17 +31,10 @@ _LEFT_OUT = ("samples", "itl_histogram")
 
 def comparison_page(found: Compared, now: float | None = None) -> str:
     """The whole page as HTML."""
-    environment = Environment(
-        loader=FileSystemLoader(shipped("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
     names = [subject.name for subject in found.subjects]
     starts = waterfalls(found.subjects)
-    return environment.get_template("comparison.html.j2").render(
+    return _template().render(
         title=" / ".join(names),
         made=made,
         legend=[(swatch(index), name) for index, name in enumerate(names)],
@@ -58,6 +52,18 @@ def comparison_page(found: Compared, now: float | None = None) -> str:
         raw=_raw(found.subjects),
         data=_embedded(found),
     )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(shipped("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("comparison.html.j2")
 
 
 # --- plots ------------------------------------------------------------------------------------------------------
@@ -244,23 +250,19 @@ def _verdicts(comparison: Comparison) -> Json:
 
 def _said(found: Compared) -> list[tuple[str, list[str]]]:
     """What each server did at each level, in its own words."""
-    said = []
-    for subject in found.subjects:
-        levels = tables(subject.benches[0].get("levels")) if subject.benches else []
-        lines = [str(table(level.get("server"))["sentence"]) for level in levels if level.get("server")]
-        said.append((subject.name, lines))
+    said = [(subject.name, server_words(subject.benches[0])) for subject in found.subjects if subject.benches]
     return [(name, lines) for name, lines in said if lines]
 
 
 def _fingerprints(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
     rows: list[tuple[str, Callable[[Subject], Any]]] = [
-        ("releases", lambda s: ", ".join(s.about.get("releases") or ())),
+        ("releases", lambda s: ", ".join(map(str, s.about.get("releases") or ()))),
         ("starts", lambda s: s.count()),
         ("SGLang", lambda s: s.about.get("sglang")),
         ("model", lambda s: table(s.about.get("model")).get("path") or s.benches[0].get("model")),
         ("model's files", lambda s: table(s.about.get("model")).get("fingerprint")),
         ("host", lambda s: s.about.get("host")),
-        ("GPUs", lambda s: _counted(s.about.get("gpus") or [])),
+        ("GPUs", lambda s: _counted(list(map(str, s.about.get("gpus") or [])))),
         ("measured", lambda s: _moment(s.benches[0].get("started"))),
         ("load from", lambda s: s.benches[0].get("place")),
         ("prompt / output tokens", lambda s: _workload(s.benches[0])),

@@ -190,8 +190,27 @@ anything = st.recursive(
     ),
     max_leaves=12,
 )
-documents = st.dictionaries(
-    st.sampled_from(["levels", "singles", "place", "workload", "model"]), anything, max_size=5
+KEYS = [
+    "levels",
+    "singles",
+    "single_stream_tok_s",
+    "place",
+    "workload",
+    "spec",
+    "model",
+    "budget",
+    "client",
+    "started",
+]
+part = st.dictionaries(st.sampled_from(sorted(level(1, 1.0))), anything, max_size=6)
+
+
+def with_levels(document: Json, levels: list[Json]) -> Json:
+    return {**document, "levels": [{"concurrency": 8, **item} for item in levels]} if levels else document
+
+
+documents = st.builds(
+    with_levels, st.dictionaries(st.sampled_from(KEYS), anything, max_size=6), st.lists(part, max_size=2)
 )
 
 

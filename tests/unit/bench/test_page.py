@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from deployer.bench.comparison import Subject
 from deployer.report.charts import Axis, Point, Series, line_chart, round_ticks
+from deployer.report.comparison_view import comparison_document
 from deployer.report.page import comparison_page, plots, waterfalls
-from tests.unit.bench.test_comparison import bench, level, subject
-from tests.unit.bench.test_comparison_view import compared
+from tests.unit.bench.test_comparison import bench, documents, level, subject
+from tests.unit.bench.test_comparison_view import compared, text
 
 Json = dict[str, Any]
 
@@ -195,3 +196,11 @@ def test_ticks_are_few_and_reach_the_top(top: float) -> None:
     if 1e-300 < top < 1e300:
         assert ticks[-1] >= top * (1 - 1e-6)
     assert ticks == sorted(ticks)
+
+
+@given(documents, documents)
+def test_whatever_the_documents_hold_there_is_a_page_and_a_table(one: Json, two: Json) -> None:
+    found = compared(subject("a", one), subject("b", two))
+    read(comparison_page(found))
+    text(found)
+    json.dumps(comparison_document(found))

@@ -95,7 +95,7 @@ def test_what_names_nothing_is_told(words: list[str], error: type[DeployerError]
 def test_a_file_needs_no_host(tmp_path: Path) -> None:
     plain, wrapped = tmp_path / "old.json", tmp_path / "new.json"
     plain.write_text(json.dumps(bench(50.0)))
-    wrapped.write_text(json.dumps({"bench": bench(60.0), "about": {"profile": "tp8"}}))
+    wrapped.write_text(json.dumps({"bench": bench(60.0), "about": {"profile": "tp8", "releases": 3, "x": 1}}))
 
     def nobody() -> Shelf:
         raise AssertionError("the host was asked")
