@@ -134,7 +134,7 @@ CASES = (
     Case("bad-tokenizer", "echo '{broken' >tokenizer.json", "JSONDecodeError", "tokenizer", "launch", ""),
     Case(
         "wrong-shape",
-        'sed -i \'s/"intermediate_size": 256/"intermediate_size": 640/\' config.json',
+        'sed -i \'s/"hidden_size": 128/"hidden_size": 64/\' config.json',
         "",
         "weights_shape",
         "load",
