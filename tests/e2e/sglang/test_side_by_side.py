@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,25 +32,21 @@ def test_its_launch_lines_are_those_that_are_kept(tp1_site: SglangSite) -> None:
 
 
 class Loose:
-    """A server of no service of deployer's: a unit of its own, which lets it die in peace."""
+    """A server of no service of deployer's: a unit of its own, which lets it die in peace.
+
+    Not with RemainAfterExit: children that the main process left behind would send their SIGQUIT to PID 1.
+    """
 
     def __init__(self, site: SglangSite, name: str, *argv: str) -> None:
-        self.site, self.unit = site, f"loose-{name}"
+        self.site, self.unit, self.end = site, f"loose-{name}", f"/run/loose-{name}"
         settings = {
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
             "PYTHONUNBUFFERED": "1",
         }
-        words = [
-            "systemd-run",
-            "-q",
-            f"--unit={self.unit}",
-            "-p",
-            "KillMode=mixed",
-            "-p",
-            "RemainAfterExit=yes",
-        ]
+        noted = f"ExecStopPost=/bin/sh -c 'echo $$EXIT_CODE $$EXIT_STATUS >{self.end}'"
+        words = ["systemd-run", "-q", f"--unit={self.unit}", "-p", "KillMode=mixed", "-p", noted]
         words += [f"--setenv={key}={value}" for key, value in settings.items()]
         words += [PYTHON, "-m", "sglang.launch_server", "--model-path", MODEL, "--device", "cpu"]
         words += [
@@ -63,30 +59,25 @@ class Loose:
             "--sleep-on-idle",
         ]
         site.host.run([*words, *argv])
-
-    def show(self, name: str) -> str:
-        return self.site.host.run(["systemctl", "show", "-P", name, self.unit]).strip()
+        self.pid = site.host.run(["systemctl", "show", "-P", "MainPID", self.unit]).strip()
 
     def wait_for(self, text: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not any(text in line for line in journal(self.site, self.unit)):
-            assert self.show("SubState") == "running", journal(self.site, self.unit)[-30:]
-            assert time.monotonic() < end
-            time.sleep(0.2)
+        self.site.until(lambda: any(text in line for line in journal(self.site, self.unit)), PATIENCE)
 
     def signal(self, name: str, title: str = "") -> None:
         """To the main process, or to the child of that title."""
-        pid = self.show("MainPID")
+        pid = self.pid
         if title:
             found = [line.split() for line in self.site.server_processes() if title in line]
-            pid = next(words[0] for words in found if words[1] == pid)
+            pid = next(words[0] for words in found if words[1] == self.pid)
         self.site.host.run(["kill", f"-{name}", pid])
 
     def exit(self) -> int:
         """How it ended: exit status, or the negative number of the signal."""
-        self.site.until(lambda: self.show("SubState") != "running", PATIENCE)
-        status = int(self.show("ExecMainStatus"))
-        return -status if self.show("ExecMainCode") in ("2", "3") else status
+        look = ["sh", "-c", f"cat {self.end} 2>/dev/null || true"]
+        self.site.until(lambda: bool(self.site.host.run(look)), PATIENCE)
+        code, status = self.site.host.run(look).split()
+        return int(status) if code == "exited" else -signal.Signals[f"SIG{status}"]
 
 
 @pytest.fixture
@@ -97,7 +88,7 @@ def site(sglang_site: SglangSite) -> Iterator[SglangSite]:
         [
             "sh",
             "-c",
-            f"systemctl kill -s KILL {units}; systemctl stop {units}; systemctl reset-failed {units}; true",
+            f"systemctl kill -s KILL {units}; systemctl stop {units}; systemctl reset-failed {units}; rm -f /run/loose-*; true",
         ]
     )
 
