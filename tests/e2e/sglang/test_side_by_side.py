@@ -84,13 +84,8 @@ class Loose:
 def site(sglang_site: SglangSite) -> Iterator[SglangSite]:
     yield sglang_site
     units = "'loose-*'"
-    sglang_site.host.run(
-        [
-            "sh",
-            "-c",
-            f"systemctl kill -s KILL {units}; systemctl stop {units}; systemctl reset-failed {units}; rm -f /run/loose-*; true",
-        ]
-    )
+    over = f"systemctl kill -s KILL {units}; systemctl stop {units}; systemctl reset-failed {units}"
+    sglang_site.host.run(["sh", "-c", f"{over}; rm -f /run/loose-*; true"])
 
 
 def test_its_ends_are_those_that_are_kept(site: SglangSite) -> None:
