@@ -38,7 +38,7 @@ unit: export PYTHONDONTWRITEBYTECODE =
 unit: $(STAMP) ## the unit tests alone: seconds, no root, no practice host
 	@$(PYTHON_ENV) -m pytest tests/unit -q -n 2 $(ARGS)
 
-test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, half an hour)
+test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, more than an hour)
 	@tools/test.sh $(PYTHON_ENV) -m sglang $(ARGS)
 
 check: $(STAMP) rehearsal-programs browser ## format, lint, types and all tests

@@ -73,6 +73,14 @@ def batch_fields(lines: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
+def fits(states: Iterable[str], kept: Iterable[str]) -> bool:
+    """Whether answers of /health are those that are kept; one that ends in ``?`` may be over between two looks."""
+    expression = "".join(
+        f"(?:{state[:-1]} )?" if state.endswith("?") else f"{re.escape(state)} " for state in kept
+    )
+    return re.fullmatch(expression, "".join(f"{state} " for state in states)) is not None
+
+
 def kept(name: str, version: str) -> Any:
     """What the real SGLang did: ``launch`` or ``ends``."""
     return json.loads(place(name, version).read_text(encoding="utf-8"))

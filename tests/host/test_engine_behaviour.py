@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engines.behaviour import batch_fields, kept, launch_kinds
+from tests.engines.behaviour import batch_fields, fits, kept, launch_kinds
 from tests.host.test_engine import NEW, Engine, Start, start
 
 __all__ = ["start"]
@@ -44,7 +44,7 @@ def test_its_ends_are_the_real_ones(start: Start) -> None:
     idle.ready()
     found["SIGTERM while idle"] = {"exit": idle.stop()}
     seen = start(NEW, "--tp-size", "1", scale=1.0)
-    found["start"] = {"health": health(seen, "200")}
+    assert fits(health(seen, "200"), kept("launch", NEW)["health"])
     # The real one looks for a SIGTERM every 5 s only; here a request keeps it until it has been asked.
     client = threading.Thread(target=seen.post, args=("/v1/completions", LONG), daemon=True)
     client.start()
