@@ -36,11 +36,12 @@ class Case:
     """One way to fail.
 
     ``fault``: shell, run in the folder of the copied checkpoint when the candidate starts; ``set -- "$@" ...`` adds
-    arguments. ``said``: a piece of the line that tells the failure. ``signature``, ``phase``, ``cause``: what deployer
-    makes of it (``cause``: words of it). ``refused``: parts of the inventory (`SglangSite.write_inventory`), or
-    a ``profile``, that ask for the same openly, and ``because``, words of what deployer says then; None where it
-    cannot be known before the start. ``broken_before``: then the fault is there from the beginning. ``settings``:
-    other parts of the inventory. ``memory``: bytes that the host has meanwhile.
+    arguments. ``said``: a piece of the line that tells the failure. ``signature`` (one of several, with ``or`` between
+    them), ``phase``, ``cause``: what deployer makes of it (``cause``: words of it). ``refused``: parts of the inventory
+    (`SglangSite.write_inventory`), or a ``profile``, that ask for the same openly, ``because``, words of what deployer
+    says then, and ``exit``, its exit status (2: the configuration makes no sense); None where it cannot be known before
+    the start. ``broken_before``: then the fault is there from the beginning. ``settings``: other parts of the
+    inventory. ``memory``: bytes that the host has meanwhile.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Case:
     cause: str
     refused: dict[str, Any] | None = None
     because: str = ""
+    exit: int = 3
     settings: dict[str, Any] = field(default_factory=dict)
     memory: int | None = None
     broken_before: bool = False
@@ -106,10 +108,10 @@ CASES = (
     Case(
         "unreadable-shard",
         f"chmod 000 {SHARD}",
-        "Permission denied",
-        "permission",
+        f"No such file or directory: {COPY}/{SHARD}",  # safetensors says the same of both
+        "weights_missing",
         "load",
-        "Permission denied",
+        "may not read them",
         settings={"more": 'user = "operator"'},
     ),
     Case(
@@ -155,7 +157,8 @@ CASES = (
         "launch",
         "unrecognized arguments: --no-such-flag 3",
         {"extra_args": "no-such-flag = 3"},
-        "no-such-flag",
+        "has no --no-such-flag",
+        2,
     ),
     Case(
         "bad-value",
@@ -164,8 +167,9 @@ CASES = (
         "argparse",
         "launch",
         "invalid int value: 'two'",
-        {"extra_args": 'attention-backend = "none-such"'},
-        "none-such",
+        {"profile": "[parallelism]\ntp = 'two'\n"},
+        "parallelism.tp",
+        2,
     ),
     Case(
         "tp3-of-2-kv-heads",
@@ -185,7 +189,8 @@ CASES = (
         "launch",
         "must be a positive integer",
         {"profile": "[parallelism]\npp = 2\n[pipeline]\nmax_micro_batch_size = 0\n"},
-        "max_micro_batch_size",
+        "max_micro_batch_size: found 0",
+        2,
     ),
     Case(
         "no-quantisation-config",
@@ -219,8 +224,8 @@ CASES = (
         "exit code: -9",
         "host_oom or rank_killed",
         "kv-pool",
-        "memory",
-        memory=3 << 30,
+        "OOM killer",
+        memory=5 << 30,
     ),
     Case(
         "mem-fraction-5",
@@ -228,10 +233,11 @@ CASES = (
         "exit code: -9",
         "host_oom or rank_killed",
         "kv-pool",
-        "memory",
-        {"extra_args": "mem-fraction-static = 5.0"},
-        "fraction",
-        memory=3 << 30,
+        "OOM killer",
+        {"profile": "[memory]\nmem_fraction_static = 5.0\n"},
+        "mem_fraction_static: found 5.0",
+        2,
+        memory=5 << 30,
     ),
     Case(
         "file-limit",
@@ -257,6 +263,7 @@ CASES = (
         "dist-init",
         "waiting for clients",
         {"extra_args": 'nnodes = 2\ndist-init-addr = "127.0.0.1:31999"'},
-        "nnodes",
+        "a service runs on one host",
+        2,
     ),
 )

@@ -52,9 +52,8 @@ def test_asked_for_openly_it_is_refused_before_anything_is_stopped(tp1_site: Sgl
         (site.folder / "profiles" / "asked.toml").write_text('extends = "tp1"\n' + settings.pop("profile"))
         (site.folder / "deployer.toml").write_text('profiles = "profiles"\n')
     site.write_inventory(**settings)
-    document = site.json("apply", profile, "--yes", expect=3)
-    assert document["outcome"] == "refused"
-    assert case.because in document["message"]
+    document = site.json("apply", profile, "--yes", expect=case.exit)
+    assert case.because in json.dumps(document)
     assert site.invocation() == before
     assert site.live() == "0001-tp1"
 
