@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,12 @@ import pytest
 
 from deployer.resources import package_root
 
+#: A make that runs these tests hands its own settings on.
+ENVIRONMENT = {
+    key: value
+    for key, value in os.environ.items()
+    if not key.startswith("MAKE") and key not in ("MFLAGS", "VENV")
+}
 ARGUMENTS = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n'
 
 
@@ -42,6 +49,7 @@ def test_a_profile_is_one_word_whatever_is_in_it(folder: Path, profile: str) -> 
     done = subprocess.run(
         ["make", "-s", "apply", f"PROFILE={profile}", "ARGS=--yes --json"],
         cwd=folder,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=True,
@@ -52,5 +60,7 @@ def test_a_profile_is_one_word_whatever_is_in_it(folder: Path, profile: str) -> 
 
 
 def test_without_a_profile_it_says_so(folder: Path) -> None:
-    done = subprocess.run(["make", "-s", "apply"], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "-s", "apply"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "make apply needs a profile: make apply PROFILE=tp8\n")
