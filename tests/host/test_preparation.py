@@ -125,7 +125,7 @@ def test_ctrl_c_ends_the_program_too(tmp_path: Path) -> None:
     assert child.returncode != 0
     step = Step("slow", "being slow", "1")
     assert pending(tmp_path, [step]) == [step]
-    assert subprocess.run(["flock", "-n", str(tmp_path / "lock"), "true"], check=False).returncode == 0
+    assert subprocess.run(["flock", "-w", "10", str(tmp_path / "lock"), "true"], check=False).returncode == 0
 
 
 def fake_python(folder: Path, name: str, text: str) -> None:
