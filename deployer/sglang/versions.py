@@ -105,23 +105,32 @@ class Flag:
         return _SERVER_INFO_NAMES.get(self.dest, self.dest)
 
 
+class Flags(tuple[Flag, ...]):
+    """The flags of one file. It is read once, and so are their names: tables are asked for often."""
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Flag]:
+        """Option string (``--tp-size``) -> flag."""
+        return {name: flag for flag in self for name in flag.names}
+
+
 @dataclass(frozen=True)
 class FlagTable:
     """All flags of one version. ``note`` says so when the table is that of another version than asked for."""
 
     version: Version
     asked: Version
-    flags: tuple[Flag, ...]
+    flags: Flags
     note: str | None = None
     #: Whether the lists of choices are known to be whole: as in the version's running parser.
     complete: bool = False
     #: The file it was learned into; None: it ships with deployer.
     learned: Path | None = None
 
-    @cached_property
+    @property
     def by_name(self) -> Mapping[str, Flag]:
         """Option string (``--tp-size``) -> flag."""
-        return {name: flag for flag in self.flags for name in flag.names}
+        return self.flags.by_name
 
     @property
     def title(self) -> str:
@@ -257,13 +266,13 @@ def _version_of(path: Path) -> str:
 
 
 @cache
-def _read(path: Path) -> tuple[bool, tuple[Flag, ...]]:
+def _read(path: Path) -> tuple[bool, Flags]:
     data = json.loads(path.read_text(encoding="utf-8"))
-    return data.get("choices") == "complete", tuple(_flag(item) for item in data["flags"])
+    return data.get("choices") == "complete", Flags(_flag(item) for item in data["flags"])
 
 
 @cache
-def _read_learned(path: Path, changed: int, size: int) -> tuple[bool, tuple[Flag, ...]]:
+def _read_learned(path: Path, changed: int, size: int) -> tuple[bool, Flags]:
     """A learned table, whose file may be anything; read again when it ``changed``. ValueError says what is wrong."""
     data = json.loads(read_regular(path, FILE_LIMIT))
     flags = learned_flags(data)
@@ -272,11 +281,11 @@ def _read_learned(path: Path, changed: int, size: int) -> tuple[bool, tuple[Flag
     return True, flags
 
 
-def learned_flags(data: Any) -> tuple[Flag, ...]:
+def learned_flags(data: Any) -> Flags:
     """The flags of a learned table's document. ValueError, KeyError or TypeError say what is wrong with it."""
     if data["schema"] != SCHEMA:
         raise ValueError(f"its schema is {data['schema']!r}, known is {SCHEMA}")
-    flags = tuple(_flag(item) for item in data["flags"])
+    flags = Flags(_flag(item) for item in data["flags"])
     for flag in flags:
         if not flag.names or not all(_OPTION.fullmatch(name) for name in flag.names) or not flag.dest:
             raise ValueError(f"{flag.names!r} are no names of a flag")

@@ -31,7 +31,7 @@ from deployer.sglang.rules import (
 from deployer.sglang.rules.base import Finding, Need, Rule, Severity, Theme
 from deployer.sglang.rules.facts import Facts, GpuFacts, HostFacts
 from deployer.sglang.rules.shape import ModelShape, model_shape
-from deployer.sglang.versions import FlagTable, parse_version
+from deployer.sglang.versions import Flags, FlagTable, parse_version
 
 __all__ = [
     "RULES", "THEMES", "Facts", "Finding", "GpuFacts", "HostFacts", "ModelShape", "Need", "Report", "Rule",
@@ -53,7 +53,7 @@ _NOWHERE = ServiceConfig.model_validate(
     {"name": "none", "host": "none", "model": "/none", "engine": {"python": "/none/bin/python"}}
 )
 _NO_HOST = HostConfig.model_validate({"name": "none"})
-_NO_FLAGS = FlagTable(parse_version("0.0"), parse_version("0.0"), ())
+_NO_FLAGS = FlagTable(parse_version("0.0"), parse_version("0.0"), Flags())
 
 
 @dataclass(frozen=True)
