@@ -90,7 +90,7 @@ def by_unit(evidence: Evidence, unit: Mapping[str, Any], reached: str) -> Failur
 
 def silence(evidence: Evidence, unit: Mapping[str, Any], reached: str) -> Failure:
     """A failure that left no error in the log."""
-    failure = silent(evidence.lines)
+    failure = _silent(evidence.lines, reached)
     if failure.cause == _NO_WORD:
         if any(CONSEQUENCE.search(line.text) for line in evidence.lines):
             said = "a process of the server failed, and this log does not hold its error"
@@ -102,22 +102,26 @@ def silence(evidence: Evidence, unit: Mapping[str, Any], reached: str) -> Failur
                 "after an error that did not reach the log",
                 remedy="look at `dmesg -T | grep -i oom` and at who used kill",
             )
-    return replace(failure, phase=reached)
+    return failure
 
 
 def silent(lines: Sequence[Line]) -> Failure:
     """A launch that failed and left no traceback: the first line that says ERROR, else only that it ended."""
-    plain = [line for line in lines if not NOISE.search(line.text) and not CONSEQUENCE.search(line.text)]
-    phase = LaunchLog()
+    log = LaunchLog()
     for line in lines:
-        phase.feed(line.text, 0.0)
+        log.feed(line.text, 0.0)
+    return _silent(lines, log.state.phase)
+
+
+def _silent(lines: Sequence[Line], reached: str) -> Failure:
+    plain = [line for line in lines if not NOISE.search(line.text) and not CONSEQUENCE.search(line.text)]
     for index, line in enumerate(plain):
         if re.search(r"\b(?:ERROR|CRITICAL|FATAL)\b", line.text):
             near = plain[max(0, index - 2) : index + 4]
             cause = message_of(line.text).strip()[:500]
-            return Failure(UNKNOWN, phase.state.phase, cause, _REMEDY, *_texts(near))
+            return Failure(UNKNOWN, reached, cause, _REMEDY, *_texts(near))
     cause = _NO_WORD if plain else "the server printed nothing"
-    return Failure(UNKNOWN, phase.state.phase, cause, _REMEDY, *_texts(plain[-5:]))
+    return Failure(UNKNOWN, reached, cause, _REMEDY, *_texts(plain[-5:]))
 
 
 def _texts(lines: Sequence[Line]) -> tuple[tuple[str, ...], None, tuple[int, ...]]:
