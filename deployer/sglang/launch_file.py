@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from deployer.sglang.evidence import CONSEQUENCE
 from deployer.sglang.launch import LaunchLog, LaunchState
-from deployer.sglang.logtext import Line
+from deployer.sglang.logtext import RANKS, Line
 from deployer.sglang.tracebacks import HEAD
 
 _SYSTEMD_START = re.compile(r"(?:Starting|Started) |\S+\.service: Scheduled restart job")
@@ -17,7 +17,7 @@ _ENDED = re.compile(
     r"Uvicorn running on|SIGTERM received|Shutting down|error: (?:argument|unrecognized|ambiguous)"
 )
 _STAMP = re.compile(
-    r"\[(?P<day>\d{4}-\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<part>[.,]\d{1,6})?(?: [A-Z_]{2,12}\d{1,5}){0,8}\]",
+    rf"\[(?P<day>\d{{4}}-\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<part>[.,]\d{{1,6}})?{RANKS}\]",
     re.ASCII,
 )
 #: A clock without a year that goes back by more than this has passed a New Year.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 
+from deployer.sglang.logtext import BARE_RANKS, LEVEL, RANKS
+
 #: A record of SGLang's own: its time, its rank (`[gpu_id=0]` in the oldest), and at times a level and a place.
 RECORD = re.compile(
-    r"\[(?:(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?P<rank>(?: [A-Z_]{2,12}\d{1,5}){0,8})"
-    r"|(?P<old>gpu_id=\d{1,3})|(?P<bare>[A-Z_]{2,12}\d{1,5}(?: [A-Z_]{2,12}\d{1,5}){0,7}))\] ?"
-    r"(?:\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\] ?|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):? [\w.]{1,40}:\d{1,5}: )?",
+    rf"\[(?:(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?(?P<rank>{RANKS})"
+    rf"|(?P<old>gpu_id=\d{{1,3}})|(?P<bare>{BARE_RANKS}))\] ?{LEVEL}",
     re.ASCII,
 )
 UVICORN = re.compile(r"INFO: {1,8}(Started server process|Uvicorn running on)", re.ASCII)

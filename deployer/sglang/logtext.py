@@ -58,10 +58,15 @@ _PREFIXES = tuple(
         r" {0,8}(?P<seconds>\d{1,8}\.\d{3})(?: {4}|\t| ?(?=##|EOF)|$)",  # columns: seconds
     )
 )
+_RANK = r"[A-Z_]{2,12}\d{1,5}"
+#: Parts of a record of SGLang's own: the ranks behind its time (`` PP1 TP0``), ranks that stand alone, and the level
+#: (with a place) that some versions print behind both.
+RANKS = rf"(?: {_RANK}){{0,8}}"
+BARE_RANKS = rf"{_RANK}(?: {_RANK}){{0,7}}"
+_LEVEL = "(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+LEVEL = rf"(?:\[?{_LEVEL}\] ?|{_LEVEL}:? [\w.]{{1,40}}:\d{{1,5}}: )?"
 #: A record of SGLang's own begins here: nothing stands in front of it.
-_OWN = re.compile(
-    r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?: [A-Z_]{2,12}\d{1,5}){0,8}\]", re.ASCII
-)
+_OWN = re.compile(rf"\[(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?{RANKS}\]", re.ASCII)
 _OWN_START = ("[", "I")
 _QUICK = re.compile(rf"{_OWN.pattern}|INFO: {{1,8}}\S", re.ASCII)
 #: What a server that works prints over and over.

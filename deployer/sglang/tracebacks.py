@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from deployer.sglang.logtext import Line
+from deployer.sglang.logtext import BARE_RANKS, LEVEL, RANKS, Line
 
 HEAD = "Traceback (most recent call last):"
 _CHAINED = (
@@ -16,11 +16,10 @@ _CHAINED = (
 #: A record of SGLang's: its time, the rank, and what follows.
 RECORD = re.compile(
     r"\[(?:(?P<day>\d{4}-\d\d-\d\d) )?(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,6}))?"
-    r"(?P<rank>(?: [A-Z_]{2,12}\d{1,5}){0,8})\] ?(?:\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\] ?"
-    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):? [\w.]{1,40}:\d{1,5}: )?",
+    rf"(?P<rank>{RANKS})\] ?{LEVEL}",
     re.ASCII,
 )
-_BARE_RANK = re.compile(r"\[(?P<rank>[A-Z_]{2,12}\d{1,5}(?: [A-Z_]{2,12}\d{1,5}){0,7})\] ?", re.ASCII)
+_BARE_RANK = re.compile(rf"\[(?P<rank>{BARE_RANKS})\] ?", re.ASCII)
 #: How a line begins that a progress bar was drawn on.
 _BAR = re.compile(r"[^\[\r\n]{0,200}\d%(?:\|| Completed \|| )", re.ASCII)
 _FRAME = re.compile(r'\s*File "[^"]{1,400}", line \d{1,7}')
