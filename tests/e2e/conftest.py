@@ -60,28 +60,9 @@ class Site:
         Nothing is held against earlier starts, unless a test is about that: how fast the stand-in is depends on what
         else the machine does.
         """
-        login = self.host.host_config
         self.inventory.write_text(
-            f"""
-[hosts.{self.host.name}]
-address = "{login["address"]}"
-port = {login["port"]}
-user = "root"
-identity_file = "{login["identity_file"]}"
-known_hosts = "{login["known_hosts"]}"
-gpus = 8
-
-[services.kimi]
-host = "{self.host.name}"
-model = "/srv/models/Kimi-K2.6"
-served_model_name = "kimi"
-bind = "{self.host.address}"
-port = 30000
-{more}
-
-[services.kimi.engine]
-python = "/opt/sglang/bin/python"
-
+            self.tables(8, "/srv/models/Kimi-K2.6", "/opt/sglang/bin/python", more)
+            + f"""
 [services.kimi.deadlines]
 start = 60
 grace = {grace}
@@ -97,6 +78,30 @@ stop = 5
 {relative_gate}
 """
         )
+
+    def tables(self, gpus: int, model: str, python: str, more: str) -> str:
+        """The host, and what every service has: model, address and program; ``more`` is for the service's own table."""
+        login = self.host.host_config
+        return f"""
+[hosts.{self.host.name}]
+address = "{login["address"]}"
+port = {login["port"]}
+user = "root"
+identity_file = "{login["identity_file"]}"
+known_hosts = "{login["known_hosts"]}"
+gpus = {gpus}
+
+[services.{self.service}]
+host = "{self.host.name}"
+model = "{model}"
+served_model_name = "{self.service}"
+bind = "{self.host.address}"
+port = 30000
+{more}
+
+[services.{self.service}.engine]
+python = "{python}"
+"""
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Begin a command and do not wait for it."""

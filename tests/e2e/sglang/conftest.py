@@ -70,28 +70,9 @@ class SglangSite(Site):
         bench: str = BENCH,
     ) -> None:
         """The practice host and its service; what is given is TOML below the table of that name, times in seconds."""
-        login = self.host.host_config
         self.inventory.write_text(
-            f"""
-[hosts.{self.host.name}]
-address = "{login["address"]}"
-port = {login["port"]}
-user = "root"
-identity_file = "{login["identity_file"]}"
-known_hosts = "{login["known_hosts"]}"
-gpus = 0
-
-[services.tiny]
-host = "{self.host.name}"
-model = "{model}"
-served_model_name = "tiny"
-bind = "{self.host.address}"
-port = 30000
-{more}
-
-[services.tiny.engine]
-python = "{python}"
-
+            self.tables(0, model, python, more)
+            + f"""
 [services.tiny.limits]
 {limits}
 
