@@ -183,8 +183,7 @@ def _get(session: Session, address: str, port: int, path: str, key: str | None) 
 
 
 def parse_loads(text: str) -> dict[str, Any] | None:
-    """An answer of /v1/loads: numbers summed over its ranks, usage and throughput as the highest; None "
-    "if it is none."""
+    """An answer of /v1/loads: numbers summed over its ranks, usage as the highest; None if it is none."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
