@@ -546,15 +546,3 @@ class Converged:
             serving=bool(data.get("serving")),
             started_boottime=data.get("started_boottime"),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What ``run`` answers: the exit status (negative: a signal) and the tail of stderr."""
-
-    status: int
-    stderr: str
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(int(data["status"]), str(data.get("stderr") or ""))

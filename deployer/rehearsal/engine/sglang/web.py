@@ -13,7 +13,6 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-MAX_HEAD = 64 * 1024
 MAX_BODY = 64 * 1024 * 1024
 KEEP_ALIVE = 5.0
 
