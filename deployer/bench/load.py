@@ -20,9 +20,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 if not __package__:  # on the host the files lie side by side; by this they are the package that they were
-    for name in ("deployer", "deployer.bench"):
+    here = os.path.dirname(os.path.abspath(__file__))
+    for name in ("deployer", "deployer.bench", "deployer.host", "deployer.host.agent"):
         sys.modules[name] = types.ModuleType(name)
-    sys.modules["deployer.bench"].__path__ = [os.path.dirname(os.path.abspath(__file__))]
+        sys.modules[name].__path__ = [here]
+    sys.modules["deployer.host.agent"].__path__ += [os.path.join(os.path.dirname(here), "host", "agent")]
     # httpx's own command line, with click and rich, takes a third of its import; httpx does without it.
     sys.modules["httpx._main"] = None  # type: ignore[assignment]
 

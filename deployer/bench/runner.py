@@ -235,7 +235,7 @@ def _on_host(
         "stdin": json.dumps(values),
         "env": secret,
         "timeout": limit,
-        "files": {name: (_FOLDER / name).read_text(encoding="utf-8") for name in FILES},
+        "files": {name: path_of(name).read_text(encoding="utf-8") for name in FILES},
     }
     if service.user:
         arguments["user"] = service.user
@@ -260,6 +260,12 @@ def _on_host(
         status, errors = stream.result.get("status"), str(stream.result.get("stderr") or "")
     if status not in (0, 130):
         raise _no_result("host", _died(status, errors))
+
+
+def path_of(name: str) -> Path:
+    """One of the load client's files, in the package."""
+    own = _FOLDER / name
+    return own if own.exists() else _FOLDER.parent / "host" / "agent" / name
 
 
 def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[str]:

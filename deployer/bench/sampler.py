@@ -3,7 +3,7 @@
 Beside the client's event loop it would be a latency of every stream. First line of stdin: ``{"base_url",
 "interval", "nvidia_smi", "gpus"}``; the API key from ``DEPLOYER_BENCH_API_KEY``. Lines to stdout: ``{"t", "running",
 "queued", "kv_use"}`` and ``{"t", "gpus": [...]}``, where ``t`` is on the monotonic clock. It ends with its stdin.
-Travels to the host with ``load.py``: Python 3.9, standard library only.
+Travels to the host with ``load.py`` and ``loads.py``: Python 3.9, standard library only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,13 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from typing import Any
+
+if __package__:
+    from deployer.host.agent.loads import summed
+else:  # as a script: beside it where it was sent to a host, else in its place in the package
+    _here = os.path.dirname(os.path.abspath(__file__))
+    sys.path += [_here, os.path.join(os.path.dirname(_here), "host", "agent")]
+    from loads import summed  # type: ignore[import-not-found, no-redef]
 
 Json = dict[str, Any]
 
@@ -39,14 +46,14 @@ _RANK = re.compile(r'dp_rank="(\d+)"')
 
 def read_loads(document: Any) -> Json | None:
     """``{running, queued, kv_use}`` out of ``/v1/loads``: requests of all data-parallel ranks, the fullest pool."""
-    ranks = document.get("loads") if isinstance(document, dict) else document
-    ranks = [rank for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
-    running = [rank["num_running_reqs"] for rank in ranks if isinstance(rank.get("num_running_reqs"), int)]
-    queued = [rank["num_waiting_reqs"] for rank in ranks if isinstance(rank.get("num_waiting_reqs"), int)]
-    usage = [rank["token_usage"] for rank in ranks if isinstance(rank.get("token_usage"), (int, float))]
-    if not running:
+    numbers = summed(document)
+    if numbers is None or "num_running_reqs" not in numbers:
         return None
-    return {"running": sum(running), "queued": sum(queued), "kv_use": max(usage, default=None)}
+    return {
+        "running": int(numbers["num_running_reqs"]),
+        "queued": int(numbers.get("num_waiting_reqs", 0)),
+        "kv_use": numbers.get("token_usage"),
+    }
 
 
 def read_metrics(text: str) -> Json | None:

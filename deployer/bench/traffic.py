@@ -14,6 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from deployer.host.agent.loads import in_flight as count_in_flight
+from deployer.host.agent.loads import summed
+
 #: Health probes generate a token each, about one a second; they are not foreign traffic.
 ALLOWED_TOKENS = 32
 ALLOWED_TOKENS_PER_SECOND = 2.0
@@ -40,30 +43,6 @@ def parse_metrics(text: str) -> float | None:
         return None
 
 
-def parse_loads(document: Any) -> int | None:
-    """Requests running and waiting, summed over data-parallel ranks; None where the document does not say.
-
-    Under pipeline parallelism SGLang counts the micro-batch in turn only; tokens in use tell of the others, as one
-    request at least.
-    """
-    ranks = document.get("loads") if isinstance(document, dict) else document
-    if ranks is None:
-        ranks = [document]
-    if not isinstance(ranks, list):
-        return None
-    counts = [
-        rank[key]
-        for rank in ranks
-        if isinstance(rank, dict)
-        for key in ("num_running_reqs", "num_waiting_reqs")
-        if isinstance(rank.get(key), int)
-    ]
-    if not counts:
-        return None
-    used = any(isinstance(rank, dict) and rank.get("num_used_tokens") for rank in ranks)
-    return sum(counts) or int(used)
-
-
 async def read_counters(client: Any, base_url: str) -> Counters:
     """Ask the server, through an ``httpx.AsyncClient``. What does not answer properly counts as not shown."""
     tokens: float | None = None
@@ -74,9 +53,10 @@ async def read_counters(client: Any, base_url: str) -> Counters:
     loads = await _get(client, base_url + "/v1/loads")
     if loads is not None:
         try:
-            in_flight = parse_loads(json.loads(loads))
-        except ValueError:
-            in_flight = None
+            numbers = summed(json.loads(loads))
+        except (ValueError, RecursionError):
+            numbers = None
+        in_flight = None if numbers is None else count_in_flight(numbers)
     return Counters(tokens, in_flight)
 
 

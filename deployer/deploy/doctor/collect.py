@@ -24,6 +24,7 @@ from deployer.deploy.session import Health, Session
 from deployer.deploy.status import drift
 from deployer.deploy.verify import in_effect, server_info
 from deployer.errors import AgentError, DeployerError
+from deployer.host.agent.loads import summed
 from deployer.host.sampled import Sampled
 from deployer.host.state import ServiceState
 from deployer.sglang.effect import Computed
@@ -183,22 +184,11 @@ def _get(session: Session, address: str, port: int, path: str, key: str | None) 
 
 
 def parse_loads(text: str) -> dict[str, Any] | None:
-    """An answer of /v1/loads: numbers summed over its ranks, usage as the highest; None if it is none."""
+    """An answer of /v1/loads, as `deployer.host.agent.loads.summed` has it; None if it is none."""
     try:
-        document = json.loads(text)
+        return summed(json.loads(text))
     except (ValueError, RecursionError):
         return None
-    ranks = document.get("loads") if isinstance(document, dict) else None
-    if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
-        return None
-    found: dict[str, Any] = {}
-    for rank in ranks:
-        for name, value in rank.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            highest = name in ("token_usage", "cache_hit_rate", "utilization", "timestamp", "dp_rank")
-            found[name] = max(found.get(name, value), value) if highest else found.get(name, 0) + value
-    return found
 
 
 def parse_metrics(text: str) -> dict[str, float]:

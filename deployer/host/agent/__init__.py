@@ -20,6 +20,7 @@ MODULES = (
     "registry",
     "leasing",
     "reading",
+    "loads",
     "sampling",
     "releases",
     "transition",

@@ -10,6 +10,7 @@ from typing import List, Optional, Set, Tuple
 
 from .base import Call, Fail, Json, boottime, systemctl, unit_name
 from .lease import Session
+from .loads import in_flight, summed
 from .procs import describe, gpu_processes, listeners, process_stat, unit_pids
 from .reading import http_exchange
 from .registry import operation
@@ -36,15 +37,10 @@ def requests_in_flight(address: str, port: int) -> Optional[int]:
         return str(answer["body"]) if answer["status"] == 200 else ""
 
     try:
-        loads = json.loads(get("/v1/loads")).get("loads") or []
-        counts = [
-            item[key] for item in loads for key in ("num_running_reqs", "num_waiting_reqs") if key in item
-        ]
-        if counts:
-            # Under a pipeline only the micro-batch whose turn it is counts as running; the tokens are all there.
-            held = any(item.get("num_used_tokens") for item in loads)
-            return int(sum(counts)) or int(held)
-    except (Fail, ValueError, AttributeError, TypeError):
+        numbers = summed(json.loads(get("/v1/loads")))
+        if numbers is not None:
+            return in_flight(numbers)
+    except (Fail, ValueError, RecursionError):
         pass  # an older server, or one that wants a key: ask its metrics
     try:
         gauges = re.findall(

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from deployer.bench import load, stream
+from deployer.bench.runner import path_of
 from deployer.bench.spec import API_KEY_VARIABLE, FILES, Spec
 from deployer.bench.stats import Request
 
@@ -231,7 +232,7 @@ def start(base: str, model: str, folder: Path | None = None, **more: Any) -> sub
 
 def test_the_script_alone_in_a_folder(mock_server: str, tmp_path: Path) -> None:
     for name in FILES:
-        (tmp_path / name).write_text((SCRIPT.parent / name).read_text())
+        (tmp_path / name).write_text(path_of(name).read_text())
     httpx.get(mock_server + "/seen")
     process = start(mock_server, "fast", tmp_path, levels=[2], output_tokens=16)
     out, err = process.communicate(timeout=60)

@@ -203,13 +203,14 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
 
 
 def test_every_file_the_client_needs_is_sent() -> None:
-    folder = Path(runner.__file__).parent
     needed = {"load.py", "sampler.py"}  # the two that are started as programs
     for name in FILES:
-        for node in ast.walk(ast.parse((folder / name).read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deployer.bench"):
+        for node in ast.walk(ast.parse(runner.path_of(name).read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deployer."):
                 inside = node.module == "deployer.bench"
-                modules = [alias.name for alias in node.names] if inside else [str(node.module).split(".")[2]]
+                modules = (
+                    [alias.name for alias in node.names] if inside else [str(node.module).rpartition(".")[2]]
+                )
                 needed |= {f"{module}.py" for module in modules}
     assert needed == set(FILES)
 

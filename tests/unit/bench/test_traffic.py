@@ -27,25 +27,6 @@ def test_metrics_are_summed_over_labels() -> None:
     assert traffic.parse_metrics("") is None
 
 
-@pytest.mark.parametrize(
-    ("document", "found"),
-    [
-        ({"loads": [{"num_running_reqs": 2, "num_waiting_reqs": 1}, {"num_running_reqs": 3}]}, 6),
-        ({"num_running_reqs": 2}, 2),
-        ([{"num_waiting_reqs": 4}], 4),
-        ({"loads": [{"num_running_reqs": 0, "num_used_tokens": 5}]}, 1),
-        ({"loads": [{"num_running_reqs": 0, "num_used_tokens": 0}]}, 0),
-        ({"loads": []}, None),
-        ({"loads": 3}, None),
-        ({}, None),
-        ("x", None),
-        (None, None),
-    ],
-)
-def test_loads_in_any_shape(document: Any, found: int | None) -> None:
-    assert traffic.parse_loads(document) == found
-
-
 @given(st.text())
 def test_no_metrics_text_raises(text: str) -> None:
     traffic.parse_metrics(text)
