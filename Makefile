@@ -33,10 +33,8 @@ story: $(STAMP) rehearsal-programs ## the README's five profiles one after the o
 test: $(STAMP) rehearsal-programs browser ## all tests, those on practice hosts included
 	@tools/test.sh $(PYTHON_ENV) $(ARGS)
 
-# Compiled tests are kept whatever the environment says: compiling them takes as long as a third of the tests.
-unit: export PYTHONDONTWRITEBYTECODE =
 unit: $(STAMP) ## the unit tests alone: seconds, no root, no practice host
-	@$(PYTHON_ENV) -m pytest tests/unit -q -n 2 $(ARGS)
+	@tools/unit.sh $(PYTHON_ENV) $(ARGS)
 
 test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, more than an hour)
 	@tools/test.sh $(PYTHON_ENV) -m sglang $(ARGS)

@@ -155,7 +155,7 @@ def swatch(number: int) -> Markup:
 
 def round_ticks(top: float, most: int = 6) -> list[float]:
     """Round numbers from 0 to at least ``top``, at most ``most`` steps apart."""
-    if not 0 < top < math.inf:
+    if not 0 < top / most < math.inf:
         return [0.0, 1.0]
     exponent = math.floor(math.log10(top / most))
     for step in (factor * 10.0**exponent for factor in (1, 2, 2.5, 5, 10, 20)):

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deployer.bench.comparison import Subject
@@ -189,6 +189,8 @@ def test_a_chart_is_sound_whatever_its_figures(places: list[tuple[float, float]]
         assert 0 <= float(item.attrib["cy"]) <= 270
 
 
+@example(5e-324)
+@example(1.7e308)
 @given(st.floats(allow_nan=True, allow_infinity=True))
 def test_ticks_are_few_and_reach_the_top(top: float) -> None:
     ticks = round_ticks(top)
