@@ -499,4 +499,4 @@ def test_watch_ends_with_the_first_proof(place: Place) -> None:
     events, answer = finish(client.watch(service=SERVICE, port=PORT, **args))
     assert answer["proof"] == "unit"
     assert events[-1]["kind"] == "failed"
-    assert events[-1]["t"] < 2.0
+    assert events[-1]["t"] < 6.0, "the 9 s of its loading are not waited for"
