@@ -72,9 +72,12 @@ def surroundings() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays; looking through it again and again for garbage takes seconds."""
+    """What is loaded by now stays; looking through it again and again for garbage takes seconds. So does looking often
+    through what thousands of small tests leave behind.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.hookimpl(wrapper=True)
