@@ -15,7 +15,7 @@ from deployer.deploy.model import Json, Outcome, Step
 from deployer.deploy.plan import Plan
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
-from deployer.errors import ConsentRequired, DeployerError
+from deployer.errors import ConsentRequired, DeployerError, PreflightRefused
 from deployer.report.views import plan_view
 
 yes_option = click.option(
@@ -197,6 +197,8 @@ def converge(app: App) -> int:
 def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
     """Show what `apply PROFILE` would change, argument by argument, and what it would cost. Changes nothing.
 
+    Exits with 3 where `apply` would refuse, and names every objection.
+
     \b
     Examples:
       deployer plan pp8-async
@@ -208,6 +210,8 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
         made, _, against, said = apply_.plan(session, wanted)
     document = made.as_dict() | {"objections": [item.as_dict() for item in against], "notes": said}
     app.show(document, plan_view(made, document["objections"], said, diff=diff))
+    if against and made.action == "deploy":
+        return PreflightRefused.exit_code
     return 10 if detailed_exitcode and made.restart else 0
 
 

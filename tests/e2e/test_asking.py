@@ -31,7 +31,7 @@ def test_what_sglang_refuses_is_refused_before_the_old_server_is_touched(
     # From then on the answer is the one that was kept.
     kept.write_text(kept.read_text().replace(wanted, "as it was said before"))
     assert "as it was said before" in site.json("apply", "odd", "--yes", expect=3)["message"]
-    assert [item["code"] for item in site.json("plan", "odd")["objections"]] == ["engine-refuses"]
+    assert [item["code"] for item in site.json("plan", "odd", expect=3)["objections"]] == ["engine-refuses"]
     [checked] = site.json("check", "odd", "--on-host", expect=2)["checked"]
     assert checked["asked"]["verdict"] == "refused"
 
