@@ -202,7 +202,7 @@ grep -qx Release=0001-tp2 /usr/local/lib/systemd/system/sglang-kimi.service || e
 test ! -e /run/systemd/system/sglang-kimi.service || exit 0
 test ! -e /var/lib/deployer/kimi/transition.json || exit 0
 pid=$(systemctl show -P MainPID sglang-kimi.service)
-tr '\\0' '\\n' <"/proc/$pid/environ" | grep -qx DEPLOYER_RELEASE=0001-tp2 || exit 0
+grep -qzx DEPLOYER_RELEASE=0001-tp2 "/proc/$pid/environ" || exit 0
 test "$(systemctl is-enabled sglang-kimi.service)" = enabled || exit 0
 cd /var/lib/deployer/kimi/releases
 for release in *; do test "$release" = 0001-tp2 || rm -rf "$release"; done

@@ -169,7 +169,7 @@ grep -qx Release=0001-tp1 /usr/local/lib/systemd/system/sglang-tiny.service || e
 test ! -e /run/systemd/system/sglang-tiny.service || exit 0
 test ! -e /var/lib/deployer/tiny/transition.json || exit 0
 pid=$(systemctl show -P MainPID sglang-tiny.service)
-tr '\\0' '\\n' <"/proc/$pid/environ" | grep -qx DEPLOYER_RELEASE=0001-tp1 || exit 0
+grep -qzx DEPLOYER_RELEASE=0001-tp1 "/proc/$pid/environ" || exit 0
 test "$(systemctl is-enabled sglang-tiny.service)" = enabled || exit 0
 cd /var/lib/deployer/tiny/releases
 for release in *; do test "$release" = 0001-tp1 || rm -rf "$release"; done
