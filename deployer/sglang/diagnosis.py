@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployer.sglang.failures import STOPPED, UNKNOWN, Failure, find
+from deployer.sglang.failures import STOPPED, UNKNOWN, Failure, Search, find
 from deployer.sglang.launch import LaunchState
-from deployer.sglang.launch_file import read_start, starts
+from deployer.sglang.launch_file import starts
 from deployer.sglang.logtext import Line, without_routine
 from deployer.sglang.signatures import any_of, found_in
 
@@ -105,14 +105,14 @@ def diagnose(
     """
     runs = starts(without_routine(lines))
     here = runs[-1]
-    failure = find(here, unit, kernel=kernel)
-    state, timed = read_start(here)
+    search = Search(here, unit, kernel)
+    failure = search.answer()
     outcome = "no-failure" if failure is None else "stopped" if failure.signature == STOPPED else "failed"
     return Diagnosis(
         outcome=outcome,
         failure=failure,
-        state=state,
-        timed=timed,
+        state=search.start.state,
+        timed=search.start.timed,
         tail=tuple([line for line in here if line.text.strip() and not line.piece][-_EVIDENCE:]),
         starts=len(runs),
         earlier=tuple(_word(run) for run in runs[-1 - _EARLIER : -1]),

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deployer.sglang.evidence import CONSEQUENCE, NOISE, STOPPED, UNKNOWN, Evidence, Failure
-from deployer.sglang.launch import LaunchLog
+from deployer.sglang.evidence import NOISE, STOPPED, UNKNOWN, Evidence, Failure
+from deployer.sglang.launch_file import CONSEQUENCE, read_start
 from deployer.sglang.logtext import Line
 from deployer.sglang.tracebacks import Trace, message_of
 
@@ -107,10 +107,7 @@ def silence(evidence: Evidence, unit: Mapping[str, Any], reached: str) -> Failur
 
 def silent(lines: Sequence[Line]) -> Failure:
     """A launch that failed and left no traceback: the first line that says ERROR, else only that it ended."""
-    log = LaunchLog()
-    for line in lines:
-        log.feed(line.text, 0.0)
-    return _silent(lines, log.state.phase)
+    return _silent(lines, read_start(lines).state.phase)
 
 
 def _silent(lines: Sequence[Line], reached: str) -> Failure:

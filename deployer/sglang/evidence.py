@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
-from deployer.sglang.launch import PHASES, LaunchLog, LaunchState
+from deployer.sglang.launch import PHASES
+from deployer.sglang.launch_file import CONSEQUENCE, Start, read_start
 from deployer.sglang.logtext import Line
 from deployer.sglang.tracebacks import RECORD, Trace, record_in
 
@@ -18,18 +20,18 @@ NOISE = re.compile(
     r"server_args=|^usage: |^ {10,}\[|UserWarning: |^ *warnings\.warn\(|Ignore import error when loading"
     r"|INFO: +\d|Completed \| \d|Capturing batches|(?:Decode|Prefill) batch"
 )
-CONSEQUENCE = re.compile(
-    r"Received sigquit from a child proces|SIGQUIT received\.|kill_process_tree called|^Killed$|^Terminated$|^已杀死$"
-)
 #: Where a traceback's frames say how far its rank was, the last phase that matches counts.
 _FRAME_PHASES = (
     (
         "dist-init",
-        r"in (?:init_torch_distributed|init_distributed_environment|initialize_model_parallel|init_parallel\w*)\b",
+        r"in (?:init_torch_distributed|init_distributed_environment|initialize_model_parallel|init_parallel\w*"
+        r"|init_world_group|ncclCommInitRank|init_process_group|new_group)\b"
+        r"|parallel_state\.py\", line \d+, in __init__",
     ),
     (
         "load",
-        r"in (?:load_model|load_weights|get_model|_initialize_model|init_lora_manager|_prepare_weights)\b",
+        r"in (?:load_model|load_weights|get_model|_initialize_model|init_lora_manager|get_model_architecture"
+        r"|_prepare_weights)\b",
     ),
     (
         "kv-pool",
@@ -42,7 +44,8 @@ _FRAME_PHASES = (
     ),
     (
         "warm-up",
-        r"in _?(?:wait_and_warmup|execute_server_warmup|send_warmup\w*)\b|\b(?:event_loop_\w+|\w+_event_loop)\b",
+        r"Initialization failed\. warmup error|in _?(?:wait_and_warmup|execute_server_warmup|send_warmup\w*)\b"
+        r"|\b(?:event_loop_\w+|\w+_event_loop)\b",
     ),
 )
 SERVING = {"http-up", "warm-up", "ready"}
@@ -89,11 +92,13 @@ class Evidence:
     """The lines of one log (pieces of progress bars left out, long lines cut)."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
-        whole = [line for line in lines if not line.piece]
+        kept = [(at, line) for at, line in enumerate(lines) if not line.piece]
         self.lines = [
-            line if len(line.text) <= _LOOK else replace(line, text=line.text[:_LOOK]) for line in whole
+            line if len(line.text) <= _LOOK else replace(line, text=line.text[:_LOOK]) for _, line in kept
         ]
-        self._states: dict[int, LaunchState] = {}
+        #: How the launch went, read once for all questions.
+        self.start: Start = read_start(lines)
+        self._at = [at for at, _ in kept]
         self._consequences = [at for at, line in enumerate(self.lines) if CONSEQUENCE.search(line.text)]
         #: Where the server says that it is ready (as it is), and where that it works (negative).
         self._signs = [
@@ -127,16 +132,12 @@ class Evidence:
 
     def phase_at(self, index: int, rank: str | None = None) -> str:
         """How far the launch was before line ``index``; with ``rank``: how far that rank was."""
-        state = self._states.get(index)
-        if state is None:
-            log = LaunchLog()
-            for line in self.lines[:index]:
-                log.feed(line.text, 0.0)
-            state = self._states[index] = log.state
-        mine = next((one for one in state.ranks if one.rank == rank), None) if rank else None
-        if mine is None or mine.phase == PHASES[0] or state.phase in SERVING:
-            return state.phase
-        return "kv-pool" if mine.phase == "load" and mine.loaded else mine.phase
+        position = self._at[index] if index < len(self._at) else inf
+        phase = self.start.phase_before(position)
+        mine, loaded = self.start.rank_before(position, rank) if rank else (PHASES[0], False)
+        if mine == PHASES[0] or phase in SERVING:
+            return phase
+        return "kv-pool" if mine == "load" and loaded else mine
 
     def survived(self, trace: Trace) -> bool:
         """Whether the server went on after a traceback that does not say that it ended its process."""

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from deployer.sglang import endings
-from deployer.sglang.evidence import CONSEQUENCE, NOISE, SERVING, STOPPED, UNKNOWN, Evidence, Failure
+from deployer.sglang.evidence import NOISE, SERVING, STOPPED, UNKNOWN, Evidence, Failure
 from deployer.sglang.launch import PHASES
+from deployer.sglang.launch_file import CONSEQUENCE
 from deployer.sglang.logtext import Line, read_lines, without_routine
 from deployer.sglang.signatures import FATAL_LINES, Signature, any_of, found_in
 from deployer.sglang.tracebacks import Trace, bare_errors, message_of, tracebacks
@@ -67,25 +68,22 @@ def find(
     kernel: Sequence[Line] = (),
 ) -> Failure | None:
     """As `classify`, for a log that may hold no failure at all: None then."""
-    search = _Search(lines, unit, kernel, stalled)
-    return search.answer()
+    return Search(lines, unit, kernel, stalled).answer()
 
 
-class _Search(Evidence):
+class Search(Evidence):
     """One log under examination."""
 
     def __init__(
         self,
         lines: Sequence[Line],
         unit: Mapping[str, Any] | None,
-        kernel: Sequence[Line],
-        stalled: str | None,
+        kernel: Sequence[Line] = (),
+        stalled: str | None = None,
     ) -> None:
         super().__init__(lines)
         self.unit = dict(unit or {}) or endings.unit_of(self.lines)
-        self.kernel = [
-            line for line in (*self.lines, *kernel) if line.source in ("kernel", "systemd") or line in kernel
-        ]
+        self.kernel = [*(line for line in self.lines if line.source in ("kernel", "systemd")), *kernel]
         self.stalled = stalled
         self.traces = tracebacks(self.lines)
         for trace in self.traces:
@@ -95,6 +93,7 @@ class _Search(Evidence):
         self.whole = any(_BEGINNING.search(line.text, 0, 300) for line in self.lines[:400])
 
     def answer(self) -> Failure | None:
+        """The first cause; None where nothing failed."""
         stop = endings.stop_index(self, self.traces)
         fatal = [trace for trace in self.traces if trace.fatal and not endings.is_stop(_last(trace))]
         primary = [trace for trace in fatal if not _SECONDARY.search(trace.messages)]
@@ -167,7 +166,8 @@ class _Search(Evidence):
     def by_consequence(self, fatal: Sequence[Trace], primary: Sequence[Trace]) -> Failure | None:
         """Nothing known happened first: what followed, what systemd says, or the unknown exception itself."""
         if primary and primary[0].errors:
-            return self.unknown(primary[0])
+            head = next((trace for trace in fatal if trace.explicit and trace.first < primary[0].first), None)
+            return (self.of_trace(head) if head else None) or self.unknown(primary[0])
         harmless = [
             trace for trace in self.traces if not trace.fatal and not _SECONDARY.search(trace.messages)
         ]
@@ -180,26 +180,28 @@ class _Search(Evidence):
         ended = ended or self.ends_with(bare)
         if primary and not bare:
             return self.unknown(primary[0])
-        for trace in bare if ended else []:
-            signature = match(trace)
-            if signature is not None:
-                return self.failure(signature, trace.shown, self.phase_of(trace), trace.errors[0], trace.rank)
+        if found := next((found for trace in bare if ended and (found := self.of_trace(trace))), None):
+            return found
         if found := self.by_secondary():
             return found
         if said is not None and said.signature != UNKNOWN:
             return said
         if fatal:
-            return self.unknown(fatal[0])
+            return self.of_trace(fatal[0]) or self.unknown(fatal[0])
         if not ended:
             return None
-        for trace in harmless:
-            signature = match(trace)
-            if signature is not None:
-                told = _innermost(trace)
-                return self.failure(signature, trace.shown, self.phase_of(trace), told, trace.rank)
+        if found := next((found for trace in harmless if (found := self.of_trace(trace))), None):
+            return found
         if harmless or bare:
             return self.unknown((bare or harmless)[0])
         return said or endings.silence(self, self.unit, self.reached)
+
+    def of_trace(self, trace: Trace) -> Failure | None:
+        """The known failure that a traceback shows, without a look at what is around it."""
+        one = match(trace)
+        if one is None:
+            return None
+        return self.failure(one, trace.shown, self.phase_of(trace), _innermost(trace), trace.rank)
 
     def by_secondary(self) -> Failure | None:
         quick = any_of("secondary")
@@ -214,7 +216,9 @@ class _Search(Evidence):
                     continue
                 if one.cured_by and any(one.cured_by.search(line.text) for line in self.lines[index + 1 :]):
                     continue
-                return self.failure(one, self.around(index, 2, 1), self.phase_at(index), message_of(text))
+                inside = next((trace for trace in self.traces if trace.first <= index <= trace.last), None)
+                phase = self.phase_of(inside) if inside else self.phase_at(index)
+                return self.failure(one, self.around(index, 2, 1), phase, message_of(text))
         return None
 
     def by_stall(self, phase: str) -> Failure:

@@ -156,6 +156,7 @@ class LaunchLog:
     _last_line: str = ""
     _t: float = 0.0
     _tail: list[str] = field(default_factory=list)
+    _moved: dict[str, _Rank] = field(default_factory=dict)
     _decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
     )
@@ -168,6 +169,9 @@ class LaunchLog:
         del piece
         if math.isfinite(t):
             self._t = max(self._t, t)
+        if "\n" not in text and "\r" not in text:
+            self._part(text)
+            return
         for part in re.split(r"[\r\n]", text):
             self._part(part)
 
@@ -185,6 +189,16 @@ class LaunchLog:
         if math.isfinite(t):
             self._t = max(self._t, t)
         self._advance(phase)
+
+    @property
+    def phase(self) -> str:
+        """The phase by now."""
+        return self._phase
+
+    def moved(self) -> list[tuple[str, str, bool]]:
+        """The ranks that came further since this was last asked: name, phase, whether its weights are there."""
+        names, self._moved = self._moved, {}
+        return [(name, rank.phase, rank.loaded) for name, rank in names.items()]
 
     def finish(self) -> None:
         """The stream has ended: what is left of it is a line."""
@@ -249,7 +263,13 @@ class LaunchLog:
                 self._ranks[name] = rank
         if _ORDER[phase] > _ORDER[rank.phase]:
             rank.phase = phase
+            self._moved[rank.name] = rank
         return rank
+
+    def _loaded(self, rank: _Rank, loaded: bool) -> None:
+        if rank.loaded != loaded:
+            rank.loaded = loaded
+            self._moved[rank.name] = rank
 
     def _record(self, rank: str, message: str) -> None:
         if message.startswith(("Init torch distributed begin", "Init parallel begin")):
@@ -262,17 +282,19 @@ class LaunchLog:
             self._advance("dist-init")
         elif message.startswith("Load weight begin"):
             one = self._rank(rank, "load")
-            one.joined, one.loaded = True, False
+            one.joined = True
+            self._loaded(one, False)
             self._advance("load")
         elif message.startswith("Load weight end"):
             one = self._rank(rank, "load")
-            one.joined = one.loaded = True
+            one.joined = True
+            self._loaded(one, True)
             self._figure("weights_gb", message, "mem usage=")
             self._advance("load")
             if all(other.loaded for other in self._ranks.values()):
                 self._advance("kv-pool")
         elif message.startswith("KV Cache is allocated"):
-            self._rank(rank, "kv-pool").loaded = True
+            self._loaded(self._rank(rank, "kv-pool"), True)
             self._figure("kv_tokens", message, "#tokens: ")
             self._advance("kv-pool")
         elif message.startswith("Memory pool end"):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from deployer.sglang.evidence import CONSEQUENCE
-from deployer.sglang.launch import LaunchLog, LaunchState
-from deployer.sglang.logtext import RANKS, Line
+from deployer.sglang.launch import PHASES, LaunchLog, LaunchState, noteworthy
+from deployer.sglang.logtext import RANKS, Line, second
 from deployer.sglang.tracebacks import HEAD
+
+CONSEQUENCE = re.compile(
+    r"Received sigquit from a child proces|SIGQUIT received\.|kill_process_tree called|^Killed$|^Terminated$|^已杀死$"
+)
 
 _SYSTEMD_START = re.compile(r"(?:Starting|Started) |\S+\.service: Scheduled restart job")
 _ARGS = re.compile(r"\bserver_args=(?:ServerArgs\(|\{)")
@@ -33,25 +37,73 @@ def starts(lines: Sequence[Line]) -> list[list[Line]]:
         if line.source == "systemd" and _SYSTEMD_START.match(text):
             begins = spoke
         else:
-            begins = seen_args and ended and (bool(_ARGS.search(text, 0, 200)) or text.startswith("usage: "))
+            begins = seen_args and ended and (_begins(text) or text.startswith("usage: "))
         if begins:
             found.append([])
             seen_args = ended = spoke = False
         found[-1].append(line)
         if line.source == "engine" and text:
             spoke = True
-            seen_args = seen_args or bool(_ARGS.search(text, 0, 200))
+            seen_args = seen_args or _begins(text)
             ended = ended or HEAD in text or bool(_ENDED.search(text) or CONSEQUENCE.search(text))
     return found
 
 
-def read_start(lines: Sequence[Line]) -> tuple[LaunchState, bool]:
-    """How far one start came, and whether its spans are times (false: the log has none, all spans are zero)."""
+def _begins(text: str) -> bool:
+    return "server_args=" in text[:220] and bool(_ARGS.search(text, 0, 200))
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start as its log tells it.
+
+    ``state``: how far it came. ``timed``: whether its spans are times (the log may have none; all are zero then).
+    ``marks``: with which of the lines (their positions) the launch came into which phase; ``ranks``: the same of each
+    rank, and whether its weights were there from then on.
+    """
+
+    state: LaunchState
+    timed: bool
+    marks: Sequence[tuple[int, str]]
+    ranks: Mapping[str, Sequence[tuple[int, str, bool]]]
+
+    def phase_before(self, position: float) -> str:
+        """How far the launch was before a line."""
+        end = bisect_left(self.marks, position, key=lambda mark: mark[0])
+        return self.marks[end - 1][1] if end else PHASES[0]
+
+    def rank_before(self, position: float, rank: str) -> tuple[str, bool]:
+        """How far a rank was before a line, and whether its weights were there."""
+        marks = self.ranks.get(rank, ())
+        end = bisect_left(marks, position, key=lambda mark: mark[0])
+        return marks[end - 1][1:] if end else (PHASES[0], False)
+
+
+def read_start(lines: Sequence[Line]) -> Start:
+    """How one start went. Once it serves its lines tell nothing of it any more, and are not looked at."""
     log, clock = LaunchLog(), _Clock(lines)
-    for line in lines:
-        if line.source == "engine":
+    marks: list[tuple[int, str]] = []
+    ranks: dict[str, list[tuple[int, str, bool]]] = {}
+    for position, line in enumerate(lines):
+        if line.source != "engine":
+            continue
+        before = log.phase
+        log.feed(line.text, clock.at(line))
+        for name, phase, loaded in log.moved():
+            ranks.setdefault(name, []).append((position, phase, loaded))
+        if log.phase != before:
+            marks.append((position, log.phase))
+            if log.phase == PHASES[-1]:
+                _end(lines[position + 1 :], log, clock)
+                break
+    return Start(log.state, clock.ticks, marks, ranks)
+
+
+def _end(lines: Sequence[Line], log: LaunchLog, clock: _Clock) -> None:
+    for line in reversed(lines):
+        if line.source == "engine" and noteworthy(line.text):
             log.feed(line.text, clock.at(line))
-    return log.state, clock.ticks
+            return
 
 
 class _Clock:
@@ -85,8 +137,7 @@ def own_stamp(text: str) -> float | None:
     found = _STAMP.search(text, 0, 2000)
     if found is None:
         return None
-    try:
-        second = datetime.fromisoformat(f"{found['day']}T{found['clock']}").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
-    return second + float("0" + found["part"].replace(",", ".")) if found["part"] else second
+    whole = second(found["day"], found["clock"])
+    if whole is None or not found["part"]:
+        return whole
+    return whole + float("0" + found["part"].replace(",", "."))

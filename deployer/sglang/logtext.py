@@ -52,6 +52,8 @@ _PREFIXES = tuple(
         r"\[(?:pod|container)/[^\]\s]{1,160}\] ?",  # kubectl logs --prefix
         r"\[?[\w.-]{1,60}\]? {1,40}\| ?",  # docker compose logs
         r"[\w.-]{1,120} >> ",  # a job's log
+        r"\[\d{1,4},(?P<rank>\d{1,5})\]<std(?:err|out)>: ?",  # mpirun
+        r"(?P<rank>\d{1,4}): (?=\[\d{4}-| {2}File \"|Traceback|[A-Z]\w{2,60}(?:Error|Exception): )",  # srun --label
         r"\((?:[\w.:<>-]{1,80},? )?(?:rank=\d{1,5}, )?pid=(?P<ray>\d{1,8})(?:, ip=[\d.]{7,15})?\) ",  # ray
         r"\[(?P<rank>(?:rank|default)\d{1,5})\]: ?",  # torch
         r" {0,8}(?P<seconds>\d{1,8}\.\d{3}) (?P<end>[NR]) ",  # columns: seconds, how it ended
@@ -207,7 +209,8 @@ def _stamp(said: dict[str, str | None]) -> float | None:
 
 
 @lru_cache(maxsize=4096)
-def _second(day: str, clock: str) -> float | None:
+def second(day: str, clock: str) -> float | None:
+    """The seconds of a day and a clock (2026-01-31, 10:00:00), counted from 1970 as if in UTC; None for nonsense."""
     try:
         return datetime.fromisoformat(f"{day}T{clock}").replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -215,8 +218,8 @@ def _second(day: str, clock: str) -> float | None:
 
 
 def _when(day: str, clock: str, fraction: float) -> float | None:
-    second = _second(day, clock)
-    return None if second is None else second + fraction
+    whole = second(day, clock)
+    return None if whole is None else whole + fraction
 
 
 def _fraction(text: str) -> float:

@@ -23,8 +23,9 @@ _BARE_RANK = re.compile(rf"\[(?P<rank>{BARE_RANKS})\] ?", re.ASCII)
 #: How a line begins that a progress bar was drawn on.
 _BAR = re.compile(r"[^\[\r\n]{0,200}\d%(?:\|| Completed \|| )", re.ASCII)
 _FRAME = re.compile(r'\s*File "[^"]{1,400}", line \d{1,7}')
-#: A frame of a traceback whose head is missing (faulthandler's dumps of a thread have no comma).
-_HEADLESS = re.compile(r'\s*File "(?!<unknown>)[^"]{1,400}", line \d{1,7}, in \S')
+#: A frame of a traceback whose head is missing (faulthandler's dumps have no comma; native frames
+#: name no Python file).
+_HEADLESS = re.compile(r'\s*File "(?:[^"]{1,400}\.py|<(?!unknown)[^">]{1,80}>)", line [1-9]\d{0,6}, in \S')
 #: A frame that every model passes through and that says nothing of where an error belongs.
 _GLUE = re.compile(
     r"torch/nn/modules/module\.py\", line \d{1,7}, in (?:__getattr__|_call_impl|_wrapped_call_impl)"

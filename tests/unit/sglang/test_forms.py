@@ -93,9 +93,9 @@ def test_indentation_is_kept_behind_a_front() -> None:
 
 
 def test_spans_come_from_the_logs_own_time() -> None:
-    state, timed = read_start(read("\n".join(until("ready", "TP0"))))
-    assert timed
-    assert [(span.name, span.seconds) for span in state.spans] == [
+    start = read_start(read("\n".join(until("ready", "TP0"))))
+    assert start.timed
+    assert [(span.name, span.seconds) for span in start.state.spans] == [
         ("launch", 1.0),
         ("dist-init", 1.0),
         ("load", 1.0),
@@ -109,17 +109,16 @@ def test_spans_come_from_the_logs_own_time() -> None:
 
 def test_spans_come_from_what_stands_in_front_where_most_lines_have_it() -> None:
     lines = [f"2026-03-01T12:00:{10 * number:02}Z {line}" for number, line in enumerate(until("dist-init"))]
-    state, _ = read_start(read("\n".join(lines)))
-    assert state.spans[0].seconds == pytest.approx(10.0)
+    assert read_start(read("\n".join(lines))).state.spans[0].seconds == pytest.approx(10.0)
     year = [
         "Dec 31 23:59:50 h python[1]: a",
         f"Jan  1 00:00:10 h python[1]: [{AT}00] Load weight begin. avail mem=1 GB",
     ]
-    assert read_start(read("\n".join(year)))[0].spans[0].seconds == pytest.approx(20.0)
+    assert read_start(read("\n".join(year))).state.spans[0].seconds == pytest.approx(20.0)
 
 
 def test_a_log_without_times_has_no_times() -> None:
-    assert read_start(read("hello\nworld"))[1] is False
+    assert read_start(read("hello\nworld")).timed is False
     assert diagnose(read("hello")).as_dict()["timeline"] is None
 
 
