@@ -24,101 +24,35 @@ from deployer.sglang.launch_lines import (
     LIMITS,
     NUMBER,
     PLAIN_BAR,
-    PROBE,
     RECORD,
     SHARDS,
     SIZES,
     UVICORN,
 )
+from deployer.sglang.launch_state import (
+    ORDER,
+    PHASES,
+    Count,
+    LaunchState,
+    RankProgress,
+    Span,
+    finish_timeline,
+    noteworthy,
+)
 
-#: The phases of a launch, in order.
-PHASES = ("launch", "dist-init", "load", "kv-pool", "capture", "http-up", "warm-up", "ready")
-_ORDER = {name: index for index, name in enumerate(PHASES)}
+__all__ = [
+    "PHASES",
+    "Count",
+    "LaunchLog",
+    "LaunchState",
+    "RankProgress",
+    "Span",
+    "finish_timeline",
+    "noteworthy",
+]
 
 #: More ranks than any machine has: what else looks like one is left out.
 _MAX_RANKS = 4096
-
-
-@dataclass(frozen=True)
-class Count:
-    """So many of so many."""
-
-    done: int
-    total: int
-
-    def __str__(self) -> str:
-        return f"{self.done}/{self.total}"
-
-
-@dataclass(frozen=True)
-class Span:
-    """One phase: when it began, in seconds since the start, and how long it took (the last one: so far)."""
-
-    name: str
-    start: float
-    seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "seconds": round(self.seconds, 3)}
-
-
-@dataclass(frozen=True)
-class RankProgress:
-    """How far one rank is. ``rank`` is the log's name for it (``PP1 TP0``), empty where there is only one.
-
-    ``batch_size`` is the size being captured, ``loaded`` whether its weights are there. Shard counts are drawn by the
-    first rank only, captures by the first tensor-parallel rank of each stage only; the others have None.
-    """
-
-    rank: str
-    phase: str
-    shards: Count | None = None
-    captures: Count | None = None
-    batch_size: int | None = None
-    loaded: bool = False
-
-
-@dataclass(frozen=True)
-class LaunchState:
-    """What the log has told so far. ``values`` are figures read off it (tokens, GB, versions)."""
-
-    phase: str
-    ranks: tuple[RankProgress, ...]
-    spans: tuple[Span, ...]
-    values: dict[str, int | float | str]
-    dialect: str | None
-    waiting_for: str
-    last_line: str
-    t: float
-
-    @property
-    def timeline(self) -> list[dict[str, Any]]:
-        """The phases so far as ``{name, seconds}``."""
-        return [span.as_dict() for span in self.spans]
-
-    @property
-    def shards(self) -> Count | None:
-        """Weight shards read, as the rank that draws the bar counts them."""
-        return next((rank.shards for rank in self.ranks if rank.shards is not None), None)
-
-    @property
-    def captures(self) -> Count | None:
-        """Captures done by the slowest rank that draws a bar."""
-        counts = [rank.captures for rank in self.ranks if rank.captures is not None]
-        return min(counts, key=lambda count: count.done / max(count.total, 1), default=None)
-
-
-def noteworthy(text: str) -> bool:
-    """Whether a line tells of progress: not empty, and not the server's record of our own health probes."""
-    return bool(text.strip()) and not PROBE.search(text)
-
-
-def finish_timeline(state: LaunchState, end: float) -> list[dict[str, Any]]:
-    """The timeline with its last phase ended at ``end`` (seconds since the start): it sums up to ``end``."""
-    spans = list(state.spans)
-    last = spans[-1]
-    spans[-1] = Span(last.name, last.start, max(0.0, end - last.start))
-    return [span.as_dict() for span in spans]
 
 
 @dataclass
@@ -251,7 +185,7 @@ class LaunchLog:
                 self._advance("warm-up")
 
     def _advance(self, phase: str) -> None:
-        if _ORDER[phase] > _ORDER[self._phase]:
+        if ORDER[phase] > ORDER[self._phase]:
             self._phase = phase
             self._starts[phase] = self._t
 
@@ -261,7 +195,7 @@ class LaunchLog:
             rank = _Rank(name)
             if len(self._ranks) < _MAX_RANKS:
                 self._ranks[name] = rank
-        if _ORDER[phase] > _ORDER[rank.phase]:
+        if ORDER[phase] > ORDER[rank.phase]:
             rank.phase = phase
             self._moved[rank.name] = rank
         return rank
