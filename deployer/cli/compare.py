@@ -11,6 +11,7 @@ from deployer.cli.common import App, common_options, pass_app
 from deployer.deploy.compare import Shelf, compare_words
 from deployer.errors import UsageError
 from deployer.report.comparison_view import comparison_document, comparison_view
+from deployer.report.interactive import library
 from deployer.report.page import comparison_page
 
 
@@ -20,9 +21,12 @@ from deployer.report.page import comparison_page
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write it as one page to this file, too."
 )
+@click.option(
+    "--interactive", is_flag=True, help="With --html: plots to zoom into, by plotly (an extra; 5 MB more)."
+)
 @common_options
 @pass_app
-def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None) -> int:
+def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None, interactive: bool) -> int:
     """Put benchmarks side by side, with a verdict on every difference. The first is the reference.
 
     WHAT is a release (7, 0007-pp8), a benchmark made later (7@1), a profile (its newest starts of one
@@ -37,17 +41,21 @@ def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None) ->
       deployer compare 3 7 7@1
       deployer compare 3+4 7+8
       deployer compare tp8 pp8 pp8-async --html page.html
+      deployer compare tp8 pp8 pp8-async --html page.html --interactive
       deployer compare before.json pp8-async --json
     """
     if len(what) < 2:
         raise UsageError("compare takes at least two benchmarks", remedy="for example: deployer compare 1 2")
+    if interactive and html is None:
+        raise UsageError("--interactive is of the page", remedy="add --html FILE, or leave out --interactive")
+    plotly = library() if interactive else ""
     with ExitStack() as stack:
         found = compare_words(
             what, lambda: Shelf.of(stack.enter_context(app.session("compare"))), anyway=anyway
         )
     if html is not None:
         try:
-            html.write_text(comparison_page(found), encoding="utf-8")
+            html.write_text(comparison_page(found, library=plotly), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{html} cannot be written: {error.strerror}") from error
         app.errors.print(f"written: {html} ({html.stat().st_size / 1000:.0f} kB)", highlight=False)

@@ -21,6 +21,7 @@ from deployer.deploy.compare import Compared
 from deployer.report.bench_table import number
 from deployer.report.charts import Axis, Point, Series, line_chart, swatch
 from deployer.report.comparison_view import TITLES, all_doubts, comparison_document, server_words
+from deployer.report.interactive import figure
 from deployer.resources import shipped
 
 Json = dict[str, Any]
@@ -29,18 +30,21 @@ AGGREGATE = "aggregate_tok_s"
 _LEFT_OUT = ("samples", "itl_histogram")
 
 
-def comparison_page(found: Compared, now: float | None = None) -> str:
-    """The whole page as HTML."""
+def comparison_page(found: Compared, now: float | None = None, library: str = "") -> str:
+    """The whole page as HTML; with the text of plotly.js as ``library`` its plots can be zoomed into."""
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
     names = [subject.name for subject in found.subjects]
     starts = waterfalls(found.subjects)
+    drawn = plots(found)
     return _template().render(
         title=" / ".join(names),
         made=made,
         legend=[(swatch(index), name) for index, name in enumerate(names)],
         comparisons=[_verdicts(item) for item in found.comparisons],
         noise=found.noise.sentence(),
-        plots=plots(found),
+        plots=drawn,
+        library=Markup(library),
+        figures=_script_data([plot["figure"] for plot in drawn]) if library else "",
         singles=_bars(found),
         starts=starts,
         phases=list(dict.fromkeys((bar["kind"], bar["phase"]) for row in starts for bar in row["bars"])),
@@ -70,7 +74,7 @@ def _template() -> Template:
 
 
 def plots(found: Compared) -> list[Json]:
-    """``{"title", "note", "svg"}`` of each plot that there are figures for."""
+    """``{"title", "note", "svg", "figure"}`` of each plot that there are figures for."""
     made = []
     levels = found.levels()
     lines = [_throughput(index, subject, levels) for index, subject in enumerate(found.subjects)]
@@ -111,7 +115,8 @@ def plots(found: Compared) -> list[Json]:
 
 def _plot(title: str, note: str, lines: Sequence[Series], axes: tuple[Axis, Axis]) -> Json:
     drawn = [line for line in lines if line.points]
-    return {"title": title, "note": note, "svg": line_chart(title, drawn, *axes)}
+    svg = line_chart(title, drawn, *axes)
+    return {"title": title, "note": note, "svg": svg, "figure": figure(drawn, *axes)}
 
 
 def _throughput(index: int, subject: Subject, levels: Sequence[int]) -> Series:
@@ -328,14 +333,19 @@ def _raw(subjects: Sequence[Subject]) -> list[list[str]]:
 
 
 def _embedded(found: Compared) -> Markup:
-    """The comparison and the benchmarks without their samples, as JSON that may stand within a page."""
+    """The comparison and the benchmarks without their samples."""
     document = {
         **comparison_document(found),
         "benches": {
             subject.name: [_without(dict(bench)) for bench in subject.benches] for subject in found.subjects
         },
     }
-    text = json.dumps(document, indent=1, ensure_ascii=False)
+    return _script_data(document, indent=1)
+
+
+def _script_data(document: Any, indent: int | None = None) -> Markup:
+    """A document as JSON that may stand within a page."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
     for sign, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(sign, escaped)
     return Markup(text)

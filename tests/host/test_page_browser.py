@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deployer.report.interactive import library
 from deployer.report.page import comparison_page
 from tests.unit.bench.test_comparison_view import compared
 from tests.unit.bench.test_page import ARGUMENTS, FIVE
@@ -50,6 +51,19 @@ onload = function () {
       asked: win.performance.getEntriesByType("resource").map(function (one) { return one.name; })
     });
   }, 100);
+};
+</script>
+"""
+
+#: Runs LOOK in the frame and writes down what it returns.
+LOOK = """
+<body style="margin:0"><iframe style="border:0;width:WIDTHpx;height:900px" srcdoc="PAGE"></iframe>
+<pre id="seen"></pre><script>
+onload = function () {
+  var doc = document.querySelector("iframe").contentDocument;
+  var area = function (one) { var box = one.getBoundingClientRect(); return box.width * box.height; };
+  var look = function () { LOOK };
+  setTimeout(function () { document.getElementById("seen").textContent = JSON.stringify(look()); }, 100);
 };
 </script>
 """
@@ -97,11 +111,11 @@ def page() -> str:
     return comparison_page(compared(*FIVE, arguments=ARGUMENTS))
 
 
-def seen(folder: Path, page: str, width: int, *options: str) -> dict[str, Any]:
+def seen(folder: Path, page: str, width: int, *options: str, probe: str = PROBE) -> dict[str, Any]:
     """What the probe wrote down. No error may have been told on the console."""
     wrapper = folder / "probe.html"
     wrapper.write_text(
-        PROBE.replace("WIDTH", str(width)).replace("PAGE", html.escape(page)), encoding="utf-8"
+        probe.replace("WIDTH", str(width)).replace("PAGE", html.escape(page)), encoding="utf-8"
     )
     ran = opened(folder, wrapper, "--dump-dom", *options)
     assert "CONSOLE" not in ran.stderr
@@ -123,6 +137,31 @@ def test_it_is_drawn_and_works(tmp_path: Path, page: str, width: int, columns: i
     assert (found["overflow"], found["wide"]) == (0, [])
     assert found["columns"] == columns
     assert found["asked"] == []
+
+
+def test_it_can_be_zoomed_into(tmp_path: Path) -> None:
+    """The same page with plotly in it: its plots stand in place of ours, follow the buttons, and nothing is refused."""
+    page = comparison_page(compared(*FIVE, arguments=ARGUMENTS), library=library())
+    look = """
+      var places = [].slice.call(doc.querySelectorAll(".zoom")), first = places[0];
+      var drawn = function (one) { return one._fullData.filter(function (t) { return t.visible === true; }); };
+      var count = function (one) { return drawn(one).length; }, all = places.map(count);
+      var colours = drawn(first).map(function (t) { return t.marker.color; });
+      doc.querySelectorAll("[data-toggle]")[1].click();
+      return {
+        all: all, without: places.map(count), colours: colours, x: first._fullLayout.xaxis.type,
+        width: first.getBoundingClientRect().width, ours: [].map.call(doc.querySelectorAll("svg.plot"), area),
+        buttons: doc.querySelectorAll(".zoom .modebar-btn").length
+      };
+    """
+    found = seen(tmp_path, page, 1200, probe=LOOK.replace("LOOK", look))
+    assert found["all"] == [10, 5, 5, 5, 5], "a line each, and the dots of the throughput's passes"
+    assert found["without"] == [8, 4, 4, 4, 4]
+    assert found["width"] > 400
+    assert found["ours"] == [0] * 5
+    assert found["x"] == "log"
+    assert len(set(found["colours"])) == 5
+    assert found["buttons"] == 5 * 6
 
 
 def test_the_dark_is_dark(tmp_path: Path, page: str) -> None:
