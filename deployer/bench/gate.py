@@ -217,8 +217,9 @@ def _plainly(other: Relative, name: str) -> str:
 
 
 def _stages(bench: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The stages of a run with their names. Warm-ups count: a server has no right to fail them."""
-    named = [("warm-up", table(bench.get("warmups"))), ("single runs", table(bench.get("singles")))]
+    """The stages of a run with their names. What is not measured counts: a server has no right to fail it."""
+    names = {"warmups": "warm-up", "singles": "single runs", "fixed": "the fixed prompt"}
+    named = [(name, table(bench.get(key))) for key, name in names.items()]
     for level in tables(bench.get("levels")):
         name = f"level {level.get('concurrency')}"
         named += [(f"{name}, the discarded wave", table(level.get("discarded"))), (name, level)]
@@ -251,7 +252,7 @@ def _insane(bench: Mapping[str, Any]) -> list[str]:
     found = []
     for name, stage in _stages(bench):
         count, done = _count(stage.get("repetitive")), _count(stage.get("completed"))
-        if name != "warm-up" and count and count > done * REPETITIVE_SHARE:
+        if name not in ("warm-up", "the fixed prompt") and count and count > done * REPETITIVE_SHARE:
             heads = [sample["repeats"] for sample in tables(stage.get("samples")) if sample.get("repeats")]
             shown = f", such as {heads[0]!r}" if heads else ""
             found.append(f"{name}: {count} of {done} outputs are one token over and over{shown}")

@@ -104,6 +104,7 @@ class Run:
             "client": {"python": platform.python_version(), "httpx": httpx.__version__, "loop": loop},
             "warmups": None,
             "singles": None,
+            "fixed": None,
             "single_stream_tok_s": None,
             "levels": [],
             "stopped": None,
@@ -181,6 +182,7 @@ class Run:
         label = f"fixed/{len(self.answers)}"
         asked = await self._stage("fixed", label, 1, 1, FIXED_TOKENS, texts=[FIXED_PROMPT])
         self.answers += asked.requests
+        self.bench["fixed"] = stats.stage_summary(self.answers)
         self._hope("the fixed prompt", asked.requests)
 
     async def _level_pass(self, level: int, repeat: int, ahead: tuple[int, ...]) -> None:

@@ -86,6 +86,10 @@ def test_a_failed_request_fails_whatever_the_gate(gate: dict[str, float]) -> Non
     warm = bench()
     warm["warmups"] = {"requests": 2, "completed": 1, "failed": {"timeout": 1}, "repetitive": 0}
     assert evaluate(warm, gate).result == "fail"
+    fixed = {"requests": 1, "completed": 0, "failed": {"reset": 1}, "repetitive": 0}
+    ended = evaluate(bench(fixed=fixed, stopped="none of it was completed") | {"levels": []}, gate)
+    assert ended.result == "fail"
+    assert ended.reasons[0] == "the fixed prompt: 1 of 1 requests failed (1 reset)"
 
 
 def test_one_token_over_and_over_fails() -> None:
@@ -290,6 +294,7 @@ anything = st.recursive(
 PARTS = [
     "warmups",
     "singles",
+    "fixed",
     "levels",
     "sanity",
     "budget",
