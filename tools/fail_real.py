@@ -214,7 +214,7 @@ def _follow(server: Server, case: Case, log: Path, began: float) -> str:
             os.kill(server.pid, signal.SIGTERM)
             stopping, moved = True, now
         quiet = now - moved > _QUIET and (hurt or stopping or _FATAL.search(text))
-        if quiet or now - began > case.limit:
+        if quiet or now - began > case.limit * (1 if isinstance(server, Forked) else 2):
             return "hung"
 
 
@@ -311,6 +311,8 @@ def judge(case: Case, out: Path) -> str:
     alone, told = diagnose(lines), diagnose(lines, unit(after))
     signature = told.failure.signature if told.failure else "none"
     by_file = alone.failure.signature if alone.failure else "none"
+    if after["ended"] == "stopped" and signature == "stopped":
+        signature = "none"  # it came up, and was stopped
     said = f"{signature} {told.phase}"
     word = (
         "right"

@@ -25,7 +25,7 @@ _TEXT_CONTROLS = frozenset(b"\t\n\r\x0b\x0c\x1b\x08\x07")
 def of_file(path: str) -> Diagnosis:
     """The diagnosis of a log file, compressed or not; ``-`` is standard input. UsageError where it cannot be read."""
     data = _bytes(path)
-    head = data[:4096]
+    head, empty = data[:4096], not data
     compressed = head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ"))
     marked = head.startswith((b"\xff\xfe", b"\xfe\xff"))
     strange = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
@@ -34,9 +34,11 @@ def of_file(path: str) -> Diagnosis:
             f"{path} is not a text file, so it is no log", remedy="name the server's log, or pipe it in"
         )
     text = decode(data)
-    if data and not text:
+    del data  # may be large
+    if not text and not empty:
         raise UsageError(f"{path} cannot be unpacked: it is damaged", remedy="copy it again")
-    return diagnose(read(redact(text)), extra={"source": "standard input" if path == "-" else path})
+    text = redact(text)
+    return diagnose(read(text), extra={"source": "standard input" if path == "-" else path})
 
 
 def _bytes(path: str) -> bytes:

@@ -10,7 +10,7 @@ from deployer.sglang.failures import STOPPED, UNKNOWN, Failure, Search, find
 from deployer.sglang.launch import LaunchState
 from deployer.sglang.launch_file import starts
 from deployer.sglang.logtext import Line, without_routine
-from deployer.sglang.signatures import any_of, found_in
+from deployer.sglang.signatures import any_of, found_in, telling
 
 #: The signature of a log without a failure.
 NONE = "none"
@@ -131,7 +131,7 @@ def _notes(lines: Sequence[Line]) -> list[str]:
     """The warnings in a log that are known to be harmless, each once, with the first line that has it."""
     quick, notes = any_of("warning"), dict[str, str]()
     for line in lines:
-        if not quick.search(line.text, 0, 2000):
+        if not telling(line.text) or not quick.search(line.text, 0, 2000):
             continue
         for one in found_in("warning"):
             if one.id not in notes and one.regex.search(line.text, 0, 2000):

@@ -45,7 +45,8 @@ def unit_of(lines: Sequence[Line]) -> dict[str, Any]:
 
 def stop_index(evidence: Evidence, traces: Sequence[Trace]) -> int | None:
     """The line with which the server was told to stop."""
-    for index, line in enumerate(evidence.lines):
+    for index in evidence.telling:
+        line = evidence.lines[index]
         if _STOP.search(message_of(line.text)) and (line.source != "engine" or not NOISE.search(line.text)):
             return index
     return next((trace.first for trace in traces if trace.errors and is_stop(trace.errors[0])), None)
@@ -92,7 +93,7 @@ def silence(evidence: Evidence, unit: Mapping[str, Any], reached: str) -> Failur
     """A failure that left no error in the log."""
     failure = _silent(evidence.lines, reached)
     if failure.cause == _NO_WORD:
-        if any(CONSEQUENCE.search(line.text) for line in evidence.lines):
+        if evidence.consequences:
             said = "a process of the server failed, and this log does not hold its error"
             failure = replace(failure, cause=said)
         elif unit.get("result") == "signal" and unit.get("exec_status") == 9:

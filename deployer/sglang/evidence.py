@@ -11,6 +11,7 @@ from typing import Any
 from deployer.sglang.launch import PHASES
 from deployer.sglang.launch_file import CONSEQUENCE, Start, read_start
 from deployer.sglang.logtext import Line
+from deployer.sglang.signatures import telling
 from deployer.sglang.tracebacks import RECORD, Trace, record_in
 
 UNKNOWN = "unknown"
@@ -99,12 +100,14 @@ class Evidence:
         #: How the launch went, read once for all questions.
         self.start: Start = read_start(lines)
         self._at = [at for at, _ in kept]
-        self._consequences = [at for at, line in enumerate(self.lines) if CONSEQUENCE.search(line.text)]
+        #: The lines that can tell of an end, by a quick first look.
+        self.telling = [at for at, line in enumerate(self.lines) if telling(line.text)]
+        self.consequences = [at for at in self.telling if CONSEQUENCE.search(self.lines[at].text)]
         #: Where the server says that it is ready (as it is), and where that it works (negative).
         self._signs = [
             at if _READY in line.text else -at
             for at, line in enumerate(self.lines)
-            if _READY in line.text or _WORKS.search(line.text)
+            if _READY in line.text or ("batch" in line.text and _WORKS.search(line.text))
         ]
 
     def show(self, positions: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -141,7 +144,7 @@ class Evidence:
 
     def survived(self, trace: Trace) -> bool:
         """Whether the server went on after a traceback that does not say that it ended its process."""
-        if trace.explicit or any(index > trace.last for index in self._consequences):
+        if trace.explicit or any(index > trace.last for index in self.consequences):
             return False
         ready = next((index for index in self._signs if index >= 0), len(self.lines))
         after = [index for index in self._signs if abs(index) > trace.last]

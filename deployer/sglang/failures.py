@@ -14,7 +14,6 @@ from typing import Any
 from deployer.sglang import endings
 from deployer.sglang.evidence import NOISE, SERVING, STOPPED, UNKNOWN, Evidence, Failure
 from deployer.sglang.launch import PHASES
-from deployer.sglang.launch_file import CONSEQUENCE
 from deployer.sglang.logtext import Line, read_lines, without_routine
 from deployer.sglang.signatures import FATAL_LINES, Signature, any_of, found_in
 from deployer.sglang.tracebacks import Trace, bare_errors, message_of, tracebacks
@@ -118,7 +117,8 @@ class Search(Evidence):
         """Lines that prove a failure by themselves, outside of tracebacks."""
         inside = [(trace.first, trace.last) for trace in self.traces]
         quick, hits = any_of("line"), []
-        for index, line in enumerate(self.lines):
+        for index in self.telling:
+            line = self.lines[index]
             message = message_of(line.text)
             if not quick.search(message) or NOISE.search(line.text):
                 continue
@@ -175,8 +175,8 @@ class Search(Evidence):
             return stalled
         bare = [one for one in bare_errors(self.lines, self.traces) if not _SECONDARY.search(one.messages)]
         said = endings.by_unit(self, self.unit, self.reached)
-        ended = said is not None or any(CONSEQUENCE.search(line.text) for line in self.lines)
-        ended = ended or bool(fatal) or any(_DIED.search(line.text) for line in self.lines)
+        ended = said is not None or bool(self.consequences)
+        ended = ended or bool(fatal) or any(_DIED.search(self.lines[at].text) for at in self.telling)
         ended = ended or self.ends_with(bare)
         if primary and not bare:
             return self.unknown(primary[0])
@@ -206,9 +206,9 @@ class Search(Evidence):
     def by_secondary(self) -> Failure | None:
         quick = any_of("secondary")
         hits = [
-            (index, line.text)
-            for index, line in enumerate(self.lines)
-            if quick.search(line.text) and not NOISE.search(line.text)
+            (index, text)
+            for index in self.telling
+            if quick.search(text := self.lines[index].text) and not NOISE.search(text)
         ]
         for one in found_in("secondary"):
             for index, text in hits:

@@ -12,6 +12,7 @@ import json
 import lzma
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -73,8 +74,8 @@ _OWN_START = ("[", "I")
 _QUICK = re.compile(rf"{_OWN.pattern}|INFO: {{1,8}}\S", re.ASCII)
 #: What a server that works prints over and over.
 _ROUTINE = re.compile(
-    r"(?:\[[^\]]{1,80}\] ?)?(?:(?:Prefill|Decode) batch\b"
-    r"|INFO: {1,8}[\d.:\[\]a-f]{3,60} - \"[A-Z]{3,7} [^\"]{1,400}\" 200)"
+    r"(?:\[[^\]]{1,80}\] ?)?(?:(?:Prefill|Decode) batch\b|(?:Receive|Finish): obj="
+    r"|INFO: {1,8}[\d.:\[\]a-f]{3,60} - \"[A-Z]{3,7} [^\"]{1,400}\" [2-4]\d\d)"
 )
 #: So many routine lines are kept at either end of a row of them.
 _KEPT = 4
@@ -82,7 +83,7 @@ _FRACTION = re.compile(r"[.,](\d{1,9})", re.ASCII)
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line, or one piece of a progress bar (``piece``: a carriage return ended it).
 
@@ -115,7 +116,21 @@ def decode(data: bytes) -> str:
 
 def read(text: str) -> list[Line]:
     """The lines of a log of any form, the oldest first (some viewers give the newest first)."""
-    lines = list(read_lines(text.split("\n")))
+    return in_order(read_lines(_split(text)))
+
+
+def _split(text: str) -> Iterator[str]:
+    """As ``text.split("\\n")``, one after the other."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
+
+
+def in_order(read: Iterable[Line]) -> list[Line]:
+    """The lines with the oldest first, without the middle of long rows of routine ones."""
+    lines = without_routine(read)
     stamps = [line.stamp for line in lines if line.stamp is not None]
     steps = [b - a for a, b in pairwise(stamps)]
     back = sum(step < 0 for step in steps)
@@ -148,15 +163,18 @@ def without_routine(lines: Iterable[Line]) -> list[Line]:
     A day's log is seconds of reading; what these lines tell, the first and the last of a row tell as well.
     """
     kept: list[Line] = []
-    row: list[Line] = []
+    first: list[Line] = []
+    last: deque[Line] = deque(maxlen=_KEPT)
     for line in lines:
-        if _ROUTINE.match(line.text):
-            row.append(line)
-            continue
-        kept += row if len(row) <= 2 * _KEPT else [*row[:_KEPT], *row[-_KEPT:]]
-        row.clear()
-        kept.append(line)
-    return kept + (row if len(row) <= 2 * _KEPT else [*row[:_KEPT], *row[-_KEPT:]])
+        if not _ROUTINE.match(line.text):
+            kept += (*first, *last, line)
+            first.clear()
+            last.clear()
+        elif len(first) < _KEPT:
+            first.append(line)
+        else:
+            last.append(line)
+    return [*kept, *first, *last]
 
 
 def plain(text: str) -> str:

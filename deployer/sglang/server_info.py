@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -24,6 +24,10 @@ _IN_TEXT = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?P<key>\bBearer\s+)(?P<value>[^\s'\",]+)", re.IGNORECASE)
+#: A part of every secret's name; a text without any holds none.
+_NAMES = ("key", "password", "secret", "auth", "access", "hf", "hub", "bearer")
+#: Characters of a long text that are looked at together.
+_CHUNK = 1 << 14
 _NOT_SECRET = {"None", "null", "True", "False", '""', "''", REDACTED}
 
 #: One concept under several names: what was asked under the one may be shown under another.
@@ -165,7 +169,7 @@ def _redact(value: Any, secrets: list[str]) -> Any:
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, REDACTED)
-        return _BEARER.sub(_hide, _IN_TEXT.sub(_hide, value))
+        return "".join(map(_in_text, _chunks(value)))
     if isinstance(value, Mapping):
         return {
             key: _hidden(item) if _SECRET_KEY.fullmatch(str(key)) else _redact(item, secrets)
@@ -174,6 +178,30 @@ def _redact(value: Any, secrets: list[str]) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_redact(item, secrets) for item in value)
     return value
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """A long text in parts of whole lines: one that names no secret costs nothing."""
+    start = 0
+    while len(text) - start > 2 * _CHUNK:
+        end = start + _CHUNK
+        for _ in range(2):  # a value may stand on the line after its name
+            end = text.find("\n", end) + 1
+            if not end:
+                break
+        if not end:
+            break
+        yield text[start:end]
+        start = end
+    yield text[start:] if start else text
+
+
+def _in_text(text: str) -> str:
+    if len(text) >= _CHUNK:
+        low = text.lower()
+        if not any(word in low for word in _NAMES):
+            return text
+    return _BEARER.sub(_hide, _IN_TEXT.sub(_hide, text))
 
 
 def _hide(found: re.Match[str]) -> str:

@@ -82,6 +82,60 @@ def any_of(where: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{one.regex.pattern})" for one in found_in(where)))
 
 
+#: What is in every line that a line signature, a consequence, a warning or an end can be in: a quick first look.
+_WORDS = (
+    *(
+        "err",
+        "fail",
+        "crit",
+        "exit",
+        "dead",
+        "died",
+        "kill",
+        "abort",
+        "terminat",
+        "crash",
+        "dump",
+        "segf",
+        "segment",
+    ),
+    *(
+        "bus ",
+        "assert",
+        "timeout",
+        "timed out",
+        "watchdog",
+        "connect",
+        "peer",
+        "pipe",
+        "recv",
+        "remote",
+        "oom",
+        "memory",
+    ),
+    *(
+        "mismatch",
+        "profiled",
+        "kernel",
+        "nvshmem",
+        "gloo",
+        "sig",
+        "stop",
+        "shutting",
+        "debug info",
+        "diststore",
+        "finish",
+    ),
+    *("allreduce", "rlimit", "ignore", "deepep", "deactivated", "gracefully", "已杀死"),
+)
+
+
+def telling(text: str) -> bool:
+    """Whether a line can tell of a failure, a stop or a warning at all."""
+    low = text.lower()
+    return any(word in low for word in _WORDS)
+
+
 #: Proof by a single line that a launch has failed, while it is still being watched. None is in a good launch's log.
 FATAL_LINES = (
     r"hit an exception: Traceback \(most recent call last\)",
