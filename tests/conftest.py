@@ -64,7 +64,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def rehearsal_host() -> Iterator[hosts.RehearsalHost]:
     """A booted practice host, shared by the whole run."""
-    _remove_left_behind()
+    remove_left_behind()
     try:
         yield hosts.up(_SET, 1, settings=SETTINGS)[0]
     finally:
@@ -84,7 +84,8 @@ def wipe(host: hosts.RehearsalHost) -> None:
     host.run(["sh", "-c", _WIPE], timeout=120)
 
 
-def _remove_left_behind() -> None:
+def remove_left_behind() -> None:
+    """Take down the sets of test runs that were killed."""
     for name in sets.all_sets():
         kind, _, owner = name.partition("-")
         owner = owner.partition("-")[0]

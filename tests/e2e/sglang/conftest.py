@@ -19,7 +19,7 @@ import pytest
 from deployer.rehearsal import hosts, sglang_env
 from deployer.rehearsal.host import RehearsalHost
 from deployer.rehearsal.real_engine import MODEL, PYTHON
-from tests.conftest import wipe
+from tests.conftest import remove_left_behind, wipe
 from tests.e2e.conftest import Site, end_children
 
 _SET = f"test-{os.getpid()}-sglang"
@@ -140,6 +140,7 @@ lease = {lease}
 @pytest.fixture(scope="session")
 def sglang_hosts() -> Iterator[Callable[[int], list[RehearsalHost]]]:
     """Gives so many booted hosts with the real engine, at most three; the first is that of the other fixtures."""
+    remove_left_behind()
     try:
         yield lambda count: hosts.up(_SET, count, engine="sglang", say=print)
     finally:

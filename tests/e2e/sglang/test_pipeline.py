@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-from deployer.sglang.batches import parse_batch
+from deployer.sglang.batches import Batch, parse_batch
 from tests.e2e.conftest import finished
 from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import journal, strays, watching
@@ -13,6 +13,28 @@ from tests.engines import behaviour
 
 #: Phases of a launch on the CPU, in order: there are no graphs to capture.
 PHASES = ["launch", "dist-init", "load", "kv-pool", "http-up", "warm-up", "ready"]
+
+
+#: How often eight requests are sent at once, at most. On a busy machine half of the times they split in the usual way.
+WAVES = 20
+
+
+def wave_of_eight(site: SglangSite) -> tuple[list[int], set[int]]:
+    """Send eight requests at once: how many each prefill took, and the sizes of micro-batches that decoded."""
+    before = len(journal(site))
+    body = {"prompt": "the of and", "max_tokens": 120, "ignore_eos": True}
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda _: site.ask("/v1/completions", body, timeout=120), range(8)))
+    assert [answer["usage"]["completion_tokens"] for answer in answers] == [120] * 8
+
+    def batches() -> list[Batch]:
+        return [batch for line in journal(site)[before:] if (batch := parse_batch(line))]
+
+    site.until(lambda: any(batch.decode for batch in batches()))  # the journal may be a moment behind
+    assert {batch.pp for batch in batches()} == {0, 1}  # each stage tells
+    first = [batch for batch in batches() if batch.leading]
+    new = [batch.new_requests or 0 for batch in first if not batch.decode]
+    return new, {batch.running for batch in first if batch.decode}
 
 
 def test_pp2_closely(tp1_site: SglangSite) -> None:
@@ -37,19 +59,12 @@ def test_pp2_closely(tp1_site: SglangSite) -> None:
     assert behaviour.launch_kinds(lines) == kept["pp2"]
     assert behaviour.batch_fields(lines) == kept["batches"]
 
-    before = len(lines)
-    with ThreadPoolExecutor(8) as clients:
-        body = {"prompt": "the of and", "max_tokens": 200, "ignore_eos": True}
-        answers = list(clients.map(lambda _: site.ask("/v1/completions", body, timeout=120), range(8)))
-    assert [answer["usage"]["completion_tokens"] for answer in answers] == [200] * 8
-    batches = [batch for line in journal(site)[before:] if (batch := parse_batch(line))]
-    first = [batch for batch in batches if batch.leading]
-    assert {batch.pp for batch in batches} == {0, 1}  # each stage tells
-    # Whoever comes first takes a slot alone, the others share the next: no micro-batch holds all eight.
-    assert sum(batch.new_requests or 0 for batch in first) == 8
-    sizes = [batch.running for batch in first if batch.decode]
-    assert sizes
-    assert max(sizes) < 8
+    # Whoever comes first takes a slot alone, and the others share the next, unless they come late or in bits.
+    waves: list[tuple[list[int], set[int]]] = []
+    while ([1, 7], {1, 7}) not in waves:
+        assert len(waves) < WAVES, waves
+        waves.append(wave_of_eight(site))
+    assert all(sum(new) == 8 for new, _ in waves)
 
     change = {"server_args": {"pp_max_micro_batch_size": 2}}
     assert site.ask("/set_internal_state", change) == [True]
