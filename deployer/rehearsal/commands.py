@@ -105,14 +105,28 @@ def print_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+class OnThisMachine(click.Group):
+    """Commands that keep files on the operator's machine, whose disk may be full, or not be ours to write to."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            told = machine.trouble_with_files(error)
+            if told is None:
+                raise
+            raise told from error
+
+
 @click.group(
+    cls=OnThisMachine,
     epilog="""\b
 Examples:
   deployer rehearse up                               one host, SGLang 0.5.12.post1
   deployer -i inventories/rehearsal.toml apply tp8   deploy on it
   deployer rehearse fault oom-in-capture             let every start fail, until `fault clear`
   deployer rehearse fault clear
-  deployer rehearse down                             nothing is left"""
+  deployer rehearse down                             nothing is left""",
 )
 def rehearse() -> None:
     """Practice hosts on this machine: real sshd and systemd, a stand-in engine, no GPU.
@@ -127,7 +141,7 @@ Examples:
   deployer rehearse up
   deployer rehearse up --hosts 2 --sglang 0.5.23
   deployer rehearse up --name mine --set scale=0.25     quick starts, in a set of its own
-  deployer rehearse up --engine sglang                  the real SGLang, on the CPU (2.5 GB once, some minutes)"""
+  deployer rehearse up --engine sglang                  the real SGLang, on the CPU (3 GB once, some minutes)"""
 )
 @click.option(
     "--hosts", "count", type=click.IntRange(1), default=1, show_default=True, help="How many hosts."

@@ -7,6 +7,7 @@ a set's own state folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -36,6 +37,34 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # ext4's "stop at once, flush nothing" (EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH).
 _EXT4_SHUTDOWN = 0x8004587D
 _NO_LOG_FLUSH = 2
+
+
+# What a disk and its folders can do to anyone; other errors of files are faults of ours.
+_DISK_TROUBLE = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.ENAMETOOLONG,
+    }
+)
+
+
+def trouble_with_files(error: OSError) -> HostError | None:
+    """What the operator is told of a file that cannot be written or read; None where that is no fault of the disk."""
+    if error.errno not in _DISK_TROUBLE:
+        return None
+    where = f" at {error.filename}" if error.filename else ""
+    return HostError(
+        f"practice hosts could not be kept on this machine's disk: {error.strerror}{where}",
+        remedy="put that right, or name a folder on another disk in DEPLOYER_REHEARSAL_DIR",
+    )
 
 
 def program(name: str) -> str | None:

@@ -21,8 +21,8 @@ from deployer.rehearsal import machine, system
 
 DEFAULT_SET = "default"
 SGLANG_SET = "sglang"
-STORY_SET = "story"
 """The set of `rehearse up --engine sglang`, unless it is named."""
+STORY_SET = "story"
 
 ENGINES = "engines"
 DEFAULT_FOLDER = Path("/var/lib/deployer-rehearsal")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from deployer.errors import PreflightRefused, UsageError
+from deployer.errors import HostError, PreflightRefused, UsageError
 from deployer.rehearsal import commands, container, hosts, machine, preparation, sets, sglang_env
 from deployer.rehearsal.preparation import Step, complaint, is_done, marker, pending, prepare
 from deployer.rehearsal.sglang_env import Environment, forget_half_installed, require_disk, steps
@@ -241,3 +243,27 @@ def test_what_practice_hosts_run_on_is_not_removed(cleaned: Path) -> None:
     assert cleaned.exists()
     assert hosts.sets_with("sglang") == ["mine"]
     assert hosts.sets_with("standin") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.EROFS, "Read-only file system at /x/engines"),
+        (errno.ENOSPC, "No space left on device at /x/engines"),
+        (errno.ENOENT, None),
+    ],
+)
+def test_a_disk_that_takes_nothing_is_said_and_a_fault_of_ours_stays_one(
+    monkeypatch: pytest.MonkeyPatch, number: int, told: str | None
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/x/engines")
+
+    monkeypatch.setattr(commands, "as_root", fail)
+    error = CliRunner().invoke(commands.rehearse, ["clean"]).exception
+    if told is None:
+        assert isinstance(error, OSError)
+        return
+    assert isinstance(error, HostError)
+    assert told in error.message
+    assert "DEPLOYER_REHEARSAL_DIR" in str(error.remedy)
