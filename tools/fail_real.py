@@ -37,6 +37,7 @@ _READY = "The server is fired up and ready to roll"
 #: Seconds without a line after which a server that was hurt, or said something fatal, counts as hanging.
 _QUIET = 20.0
 _FATAL = re.compile(r"hit an exception|Errno|Received sigquit|crashed with|Traceback")
+_NOBODY = 65534
 _GROUPS = Path("/sys/fs/cgroup/memory")
 
 
@@ -74,8 +75,10 @@ class Forked:
 
     _source: subprocess.Popen[str] | None = None
 
-    def __init__(self, args: list[str], environ: dict[str, str], folder: Path, log: Path) -> None:
-        asked = {"args": args, "env": environ, "cwd": str(folder), "log": str(log)}
+    def __init__(
+        self, args: list[str], environ: dict[str, str], folder: Path, log: Path, hindered: dict[str, object]
+    ) -> None:
+        asked = {"args": args, "env": environ, "cwd": str(folder), "log": str(log), "hindered": hindered}
         self.pid = int(self._ask(asked))
 
     def poll(self) -> int | None:
@@ -120,7 +123,7 @@ class Forked:
 
 def _at_import(environ: dict[str, str]) -> bool:
     """Whether the environment holds what is read while modules are imported."""
-    early = ("HF_HUB_DISABLE", "HF_HOME", "HF_ENDPOINT", "TMP", "PYTHONPATH", "PROM", "SGLANG_USE", "TRITON")
+    early = ("HF_HUB_DISABLE", "HF_HOME", "HF_ENDPOINT", "PYTHONPATH", "PROM", "SGLANG_USE", "TRITON")
     moved = environ["HF_HUB_OFFLINE"] != "1" or environ["HOME"].startswith("/none")
     return moved or any(name.startswith(early) for name in environ)
 
@@ -136,6 +139,8 @@ def run(case: Case, out: Path, port: int) -> dict[str, object]:
     fields = {"MODEL": str(model), "PORT": str(port), "RUN": str(folder), "PORT2": str(port + 1)}
     if case.files:
         subprocess.run(["sh", "-ec", _fill(case.files, fields)], cwd=model, check=True)
+    if case.nobody:
+        _give(folder, case)
     hidden = _hiding(folder, case)
     environ = {
         "PATH": os.environ["PATH"],
@@ -160,7 +165,7 @@ def run(case: Case, out: Path, port: int) -> dict[str, object]:
     began = time.monotonic()
     server: Server
     if plain:
-        server = Forked(command[3:], environ, folder, log)
+        server = Forked(command[3:], environ, folder, log, _hindered(case, fields))
     else:
         server = Started(case, command, environ, folder, log, _fill(case.before, fields))
     helper = None
@@ -193,7 +198,7 @@ def _follow(server: Server, case: Case, log: Path, began: float) -> str:
     while True:
         time.sleep(0.1)
         now = time.monotonic()
-        text = log.read_text("utf-8", "replace")
+        text = log.read_text("utf-8", "replace") if log.exists() else ""
         if len(text) != size:
             size, moved = len(text), now
         if server.poll() is not None:
@@ -240,6 +245,21 @@ def _hiding(folder: Path, case: Case) -> Path | None:
         "sys.meta_path.insert(0, Gone())\n"
     )
     return path
+
+
+def _give(folder: Path, case: Case) -> None:
+    """The folder becomes that of a user without rights, but for what the case keeps from it."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, _NOBODY, _NOBODY)
+    if case.keep:
+        os.chown(folder / case.keep, 0, 0)
+        (folder / case.keep).chmod(0)
+
+
+def _hindered(case: Case, fields: dict[str, str]) -> dict[str, object]:
+    """What `fail_real_fork.hinder` is to do."""
+    tmpfs = {_fill(path, fields): options for path, options in case.tmpfs.items()}
+    return {"tmpfs": tmpfs, "limits": case.limits, "user": _NOBODY if case.nobody else 0}
 
 
 def _limit(case: Case) -> str:

@@ -7,12 +7,33 @@ own code. Answers on stdout: the process id; for ``{"poll": pid}`` the return co
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
+import resource
 import runpy
+import subprocess
 import sys
+import tempfile
 import traceback
+
+
+def hinder(by: dict) -> None:
+    """Give this process less than it wants: full file systems of its own, limits, a user without rights."""
+    for path, options in by["tmpfs"].items():
+        if not by.get("apart"):
+            ctypes.CDLL(None, use_errno=True).unshare(0x00020000)  # CLONE_NEWNS
+            subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+            by["apart"] = True
+        os.makedirs(path, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", path], check=True)
+    for name, value in by["limits"].items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+    if by["user"]:
+        os.setgroups([])
+        os.setgid(by["user"])
+        os.setuid(by["user"])
 
 
 def server(asked: dict) -> None:
@@ -24,6 +45,8 @@ def server(asked: dict) -> None:
     sys.stdout.reconfigure(line_buffering=True)
     os.chdir(asked["cwd"])
     os.environ.update(asked["env"])
+    tempfile.tempdir = None
+    hinder(asked["hindered"])
     sys.argv = ["launch_server.py", *asked["args"]]
     code = 0
     try:

@@ -9,8 +9,8 @@ from rich.text import Text
 from deployer.report.launch_view import duration
 from deployer.sglang.diagnosis import Diagnosis
 
-_STYLE = {"failed": "red", "stopped": "yellow", "no-failure": "green"}
-_MARK = {"failed": "✗", "stopped": "■", "no-failure": "✓"}
+_STYLE = {"failed": "red", "stopped": "yellow", "no-failure": "green", "not-sglang": "yellow"}
+_MARK = {"failed": "✗", "stopped": "■", "no-failure": "✓", "not-sglang": "?"}
 
 
 def diagnosis_view(found: Diagnosis) -> RenderableType:

@@ -11,9 +11,13 @@ from deployer.sglang.launch import LaunchState
 from deployer.sglang.launch_file import starts
 from deployer.sglang.logtext import Line, without_routine
 from deployer.sglang.signatures import any_of, found_in, telling
+from deployer.sglang.strangers import ours, stranger
 
 #: The signature of a log without a failure.
 NONE = "none"
+#: The outcome of a log that another program wrote.
+NOT_SGLANG = "not-sglang"
+_NOTHING = "nothing in it is a server's, nor an error"
 _EVIDENCE = 4
 _EARLIER = 20
 
@@ -22,9 +26,10 @@ _EARLIER = 20
 class Diagnosis:
     """The verdict on the last start in a log.
 
-    ``outcome`` is ``failed``, ``stopped`` or ``no-failure``. ``failure`` tells more about the first two. ``timed``:
-    whether the phases have times. ``start`` of ``starts`` starts in the log was looked at; ``earlier`` says in a word
-    what became of those before. ``notes``: warnings that good launches print too.
+    ``outcome`` is ``failed``, ``stopped``, ``no-failure`` or ``not-sglang``. ``failure`` tells more about the first
+    two. ``timed``: whether the phases have times. ``start`` of ``starts`` starts in the log was looked at; ``earlier``
+    says in a word what became of those before. ``notes``: warnings that good launches print too. ``stranger``: whose
+    log it is where it is not SGLang's, if that is known.
     """
 
     outcome: str
@@ -37,6 +42,7 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
     running: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    stranger: str = ""
 
     @property
     def verdict(self) -> str:
@@ -49,6 +55,10 @@ class Diagnosis:
             return f"failed {where}{whose}: {self.failure.cause.removesuffix(f' ({self.failure.said})')}"
         if self.failure is not None:
             return f"no failure: {self.failure.cause} (phase {self.phase})"
+        if self.outcome == NOT_SGLANG:
+            return (
+                f"not an SGLang log: {f'it looks like one of {self.stranger}' if self.stranger else _NOTHING}"
+            )
         if not self.state.last_line:
             return "no failure in this log: it holds nothing of SGLang's"
         if self.running:
@@ -103,11 +113,15 @@ def diagnose(
     ``unit`` is systemd's word, ``kernel`` the kernel's messages of that time. ``running``: whether the server is known
     to run now (its failures then are those it survived); None: not known, as with a file.
     """
-    runs = starts(without_routine(lines))
+    kept = without_routine(lines)
+    runs = starts(kept)
     here = runs[-1]
     search = Search(here, unit, kernel)
     failure = search.answer()
     outcome = "no-failure" if failure is None else "stopped" if failure.signature == STOPPED else "failed"
+    whose = "" if unit or running is not None else stranger(kept)
+    if whose or (failure is None and running is None and not unit and ours(kept) is False):
+        failure, outcome = None, NOT_SGLANG
     return Diagnosis(
         outcome=outcome,
         failure=failure,
@@ -119,6 +133,7 @@ def diagnose(
         notes=tuple(_notes(here)),
         running=running,
         extra=dict(extra or {}),
+        stranger=whose,
     )
 
 

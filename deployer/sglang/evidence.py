@@ -144,10 +144,13 @@ class Evidence:
 
     def survived(self, trace: Trace) -> bool:
         """Whether the server went on after a traceback that does not say that it ended its process."""
-        if trace.explicit or any(index > trace.last for index in self.consequences):
+        if trace.explicit:
             return False
-        ready = next((index for index in self._signs if index >= 0), len(self.lines))
+        end = next((index for index in self.consequences if index > trace.last), None)
         after = [index for index in self._signs if abs(index) > trace.last]
+        if end is not None:  # what a stop later kills says nothing of a start that succeeded in between
+            return any(0 <= index < end for index in after)
+        ready = next((index for index in self._signs if index >= 0), len(self.lines))
         return ready < trace.first or any(index >= 0 for index in after) or len(after) > 1
 
     def ends_with(self, bare: Sequence[Trace]) -> bool:

@@ -28,7 +28,14 @@ _SECONDARY = re.compile(
     r"|client socket has timed out|wait timeout after \d|scheduler is dead"
 )
 _DIED = re.compile(r"died during initialization|crashed with exit code|scheduler is dead")
-_EMPTY_EXCEPTIONS = ("EOFError", "BrokenPipeError", "ConnectionResetError", "KeyboardInterrupt", "SystemExit")
+_EMPTY_EXCEPTIONS = (
+    "EOFError",
+    "BrokenPipeError",
+    "ConnectionResetError",
+    "KeyboardInterrupt",
+    "SystemExit",
+    "StopIteration",
+)
 _KILLED_BY = re.compile(r"Killed process (\d+) \(([^)]{1,40})\)|task=([^,]{1,40}),pid=(\d+)")
 _BEGINNING = re.compile(r"\bserver_args=|sglang/launch_server\.py|sglang/cli/|^usage: ")
 #: So much of what the log says is kept with the cause.

@@ -167,6 +167,31 @@ def test_an_empty_log_is_no_failure(tmp_path: Path) -> None:
     assert "holds nothing" in found.verdict
 
 
+VLLM = """(EngineCore_DP0 pid=7) INFO 10-27 18:38:44 [default_loader.py:267] Loading weights took 2.49 seconds
+(EngineCore_DP0 pid=7) ERROR 10-27 18:38:45 [core.py:708] EngineCore failed to start.
+(EngineCore_DP0 pid=7) ERROR 10-27 18:38:45 [core.py:708] Traceback (most recent call last):
+(EngineCore_DP0 pid=7) ERROR 10-27 18:38:45 [core.py:708]   File "/x/vllm/v1/engine/core.py", line 6, in run
+(EngineCore_DP0 pid=7) ERROR 10-27 18:38:45 [core.py:708] torch.OutOfMemoryError: CUDA out of memory.
+"""
+NGINX = """2026/11/30 03:00:00 [error] 12#12: *1 connect() failed (111: Connection refused) while connecting to upstream
+10.0.0.1 - - [30/Nov/2026:03:00:00 +0000] "GET / HTTP/1.1" 502 157 "-" "curl/8.1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "whose"), [(VLLM, "vLLM"), (NGINX, "nginx"), ("To whom it may concern\n\nhello\n", "")]
+)
+def test_the_log_of_another_program_is_called_that(text: str, whose: str) -> None:
+    found = diagnose(read(text))
+    assert (found.outcome, found.failure, found.stranger) == ("not-sglang", None, whose)
+    assert found.verdict.startswith("not an SGLang log: ")
+    assert diagnose(read(text + TEXT)).outcome == "failed"
+
+
+def test_a_service_s_own_journal_is_never_called_that() -> None:
+    assert diagnose(read("hello\n"), running=True).outcome == "no-failure"
+
+
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(
@@ -223,7 +248,7 @@ _WORDS = st.sampled_from([*HOSTILE, *FAILED, *until("ready"), "\n", "\r\n", "{",
 @given(st.lists(st.one_of(_WORDS.map(str.encode), st.binary(max_size=12)), max_size=40).map(b"".join))
 def test_any_bytes_are_diagnosed(data: bytes) -> None:
     found = diagnose(read(decode(data)))
-    assert found.outcome in ("failed", "stopped", "no-failure")
+    assert found.outcome in ("failed", "stopped", "no-failure", "not-sglang")
     assert found.verdict
     json.dumps(found.as_dict())
 
