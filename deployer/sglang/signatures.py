@@ -125,6 +125,7 @@ _WORDS = (
         "debug info",
         "diststore",
         "finish",
+        "too many",
     ),
     *("allreduce", "rlimit", "ignore", "deepep", "deactivated", "gracefully", "已杀死"),
 )
