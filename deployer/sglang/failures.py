@@ -36,6 +36,8 @@ _EMPTY_EXCEPTIONS = (
     "SystemExit",
     "StopIteration",
 )
+#: What the server does to its own processes once it has begun to end them, and then reports as their crash.
+_OWN_DOING = ("rank_killed", "rank_died")
 _KILLED_BY = re.compile(r"Killed process (\d+) \(([^)]{1,40})\)|task=([^,]{1,40}),pid=(\d+)")
 _BEGINNING = re.compile(r"\bserver_args=|sglang/launch_server\.py|sglang/cli/|^usage: ")
 #: So much of what the log says is kept with the cause.
@@ -217,8 +219,12 @@ class Search(Evidence):
             for index in self.telling
             if quick.search(text := self.lines[index].text) and not NOISE.search(text)
         ]
+        kills = [at for at in self.consequences if "kill_process_tree called" in self.lines[at].text]
+        own = kills[0] if kills else len(self.lines)
         for one in found_in("secondary"):
             for index, text in hits:
+                if index > own and one.id in _OWN_DOING and "Subprocess " in text:
+                    continue
                 if not (one.regex.search(text) or one.regex.search(message_of(text))):
                     continue
                 if one.cured_by and any(one.cured_by.search(line.text) for line in self.lines[index + 1 :]):
