@@ -33,16 +33,16 @@ class Job:
     Request i belongs to stream i modulo ``width``; a stream sends one after another. Moments are on the
     monotonic clock (``time.perf_counter``), which all processes of a machine share: ``start_at`` (None: now),
     ``stop_at`` after which nothing new is sent, ``cut_at`` at which what is under way is cut. ``deadline``
-    is how long the whole may take, in seconds; not to hold it is a failure of the server's. ``texts``
-    replaces the prompts that would be drawn.
+    is how long the whole may take, in seconds; not to hold it is a failure of the server's. ``length`` and
+    ``shared`` are as `deployer.bench.prompts.prompt` takes them; ``texts`` replaces the prompts that would be drawn.
     """
 
     label: str
     width: int
     total: int
     asked: int
-    pieces: int
-    shared: int
+    length: float
+    shared: float
     salt: str
     deadline: float
     streams: list[int]
@@ -91,7 +91,7 @@ def body(spec: Spec, job: Job, index: int) -> bytes:
         text = job.texts[index]
     else:
         seed = f"{spec.seed}/{job.salt}/{job.label}/{index}"
-        text = prompt(seed, job.pieces, shared=job.shared, common=f"{spec.seed}/{job.salt}")
+        text = prompt(seed, job.length, shared=job.shared, common=f"{spec.seed}/{job.salt}")
     document = {
         "model": spec.model,
         "prompt": text,

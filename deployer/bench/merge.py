@@ -93,6 +93,6 @@ def once_more(values: Json, bench: Json, levels: Sequence[int], seconds: float) 
         "singles": 0,
         "fixed_prompt": False,
         "salt": bench["spec"]["salt"],
-        "pieces_per_token": bench["client"]["pieces_per_token"],
+        "length_factor": bench["client"]["length_factor"],
         "budget": seconds,
     }

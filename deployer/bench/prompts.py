@@ -102,30 +102,67 @@ _KINDS: tuple[tuple[str, ...], ...] = (
 )
 
 _PIECE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]{1,2}|\s*[^\s\u3040-\u30ff\u4e00-\u9fff]+")
+_RUN = re.compile(
+    r"(?P<sign>[\u3040-\u30ff\u4e00-\u9fff]+)|(?P<word>[^\W\d_]+)|(?P<number>\d+)|(?P<mark>[^\s\w]+|_)"
+)
+_FIRST_WORDS = "Note {number:06d}{letter} for {who}:"
+_estimates: dict[str, float] = {}
 
 
-def prompt(seed: str, pieces: int, *, shared: int = 0, common: str = "") -> str:
-    """A text of ``shared`` + ``pieces`` pieces, the same for the same arguments.
+def estimate(text: str) -> float:
+    """About how many tokens a text is; what is true of one tokenizer, `deployer.bench.run` learns as a factor.
 
-    A piece is a word (in Chinese and Japanese two signs), so that a run's first answers tell how many tokens
-    one has. The first ``shared`` pieces follow from ``common`` alone and are those of every prompt with the
-    same ``common``; what comes after follows from ``seed`` and differs from its first words on.
+    Fitted to the byte-pair vocabularies that today's models have (100 000 to 200 000 entries): prompts of 100 words
+    scatter by 2.5 % around it, and by 7 % around the number of their words.
     """
-    common_part = "".join(_text(f"shared/{common}", shared)) + "\n" if shared > 0 else ""
+    total = 0.0
+    for found in _RUN.finditer(text):
+        run = found[0]
+        if found.lastgroup == "sign":
+            total += len(run)
+        elif found.lastgroup == "number":
+            total += 1.5 * -(-len(run) // 3)
+        elif found.lastgroup == "mark":
+            total += 0.45 + 0.32 * len(run)
+        elif run.isascii():
+            total += 1.1 + 0.43 * max(0, len(run) - 6)
+        else:
+            total += 0.3 + 0.45 * len(run)
+    return total
+
+
+def prompt(seed: str, length: float, *, shared: float = 0, common: str = "") -> str:
+    """A text of ``shared`` + ``length`` tokens by `estimate`, the same for the same arguments.
+
+    It ends with the word (in Chinese and Japanese two signs) that brings it nearest to that. The first ``shared``
+    follow from ``common`` alone and are those of every prompt with the same ``common``; what comes after follows from
+    ``seed`` and differs from its first words on.
+    """
+    common_part = "".join(_cut([], f"shared/{common}", shared)) + "\n" if shared > 0 else ""
     own = random.Random(f"opening/{seed}")
-    opening = f"Note {own.randrange(10**6):06d}{own.choice('bcdfghjk')} for {own.choice(_SLOTS['who'])}:"
-    return common_part + "".join([*_PIECE.findall(opening), *_text(seed, pieces)][: max(pieces, 1)])
+    number, letter, who = own.randrange(10**6), own.choice("bcdfghjk"), own.choice(_SLOTS["who"])
+    opening = _PIECE.findall(_FIRST_WORDS.format(number=number, letter=letter, who=who))
+    return common_part + "".join(_cut(opening, seed, length))
 
 
-def _text(seed: str, pieces: int) -> list[str]:
+def _cut(opening: list[str], seed: str, length: float) -> list[str]:
+    """Pieces of text, ``opening`` first and at least one, as near to ``length`` as they come."""
     draw = random.Random(seed)
-    found: list[str] = []
     kinds: list[tuple[str, ...]] = []
-    while len(found) < pieces:
+    found: list[str] = []
+    coming, total = opening, 0.0
+    while True:
+        for piece in coming:
+            if piece not in _estimates:
+                _estimates[piece] = estimate(piece)
+            weight = _estimates[piece]
+            if found and total + weight / 2 > length:
+                return found
+            found.append(piece)
+            total += weight
         if not kinds:
             kinds = draw.sample(_KINDS, len(_KINDS))
-        found += _PIECE.findall(" " + _sentence(draw, draw.choice(kinds.pop())))
-    return found[:pieces]
+        coming = _PIECE.findall(" " + _sentence(draw, draw.choice(kinds.pop())))
 
 
 def _sentence(draw: random.Random, template: str) -> str:

@@ -54,7 +54,7 @@ class Run:
         self.salt = spec.salt or os.urandom(6).hex()
         self.stop = asyncio.Event()
         self.interrupted: str | None = None
-        self.pieces_per_token = spec.pieces_per_token or 1.0
+        self.length_factor = spec.length_factor or 1.0
         self.answers: list[stats.Request] = []
         self.pace = Pace()
         self.began = self.clock()
@@ -119,7 +119,7 @@ class Run:
             await self.crew.end()
         self.bench["levels"] = [self._level(level) for level in self.levels]
         self.bench["sanity"] = sanity(self.outputs, self.answers)
-        self.bench["client"]["pieces_per_token"] = round(self.pieces_per_token, 4)
+        self.bench["client"]["length_factor"] = round(self.length_factor, 4)
         self.bench["interrupted"] = self.interrupted
         self.bench["client_limited"] = any(
             level["client"]["client_limited"] for level in self.bench["levels"]
@@ -229,14 +229,13 @@ class Run:
         self._hope(f"level {level} (the discarded wave)", wave.requests)
 
     def _learn_length(self, requests: list[stats.Request]) -> None:
-        """How many pieces of text make a token, from what the server counted."""
-        pieces = self._pieces(self.spec.prompt_tokens) + self._pieces(self.spec.shared_prefix)
+        """How many estimated tokens make one of the server's, from what it counted."""
         counted = [r.prompt_tokens for r in requests if r.completed and r.prompt_tokens]
         if counted:
-            self.pieces_per_token = min(max(pieces * len(counted) / sum(counted), 0.1), 2.0)
-
-    def _pieces(self, tokens: int) -> int:
-        return round(tokens * self.pieces_per_token)
+            estimated = (
+                self.length_factor * (self.spec.prompt_tokens + self.spec.shared_prefix) * len(counted)
+            )
+            self.length_factor = min(max(estimated / sum(counted), 0.1), 10.0)
 
     def _hope(self, name: str, requests: list[stats.Request]) -> None:
         if self.interrupted:
@@ -260,8 +259,8 @@ class Run:
             width=width,
             total=total,
             asked=asked,
-            pieces=self._pieces(spec.prompt_tokens),
-            shared=self._pieces(spec.shared_prefix),
+            length=spec.prompt_tokens * self.length_factor,
+            shared=spec.shared_prefix * self.length_factor,
             salt=self.salt,
             deadline=deadline,
             streams=list(range(width)),

@@ -51,7 +51,7 @@ class Spec:
     prefix cache answers; by default it is drawn anew. ``shared_prefix`` is what all prompts have in common.
     With ``nvidia_smi`` this machine's GPUs are looked at meanwhile: ``gpus``, None for all of them.
     ``fixed_prompt`` is asked before and after the levels. A run that goes on where another ended has its
-    ``salt``, its ``pieces_per_token``, and counts its passes from ``first_repeat``.
+    ``salt``, its ``length_factor``, and counts its passes from ``first_repeat``.
     """
 
     base_url: str
@@ -79,7 +79,7 @@ class Spec:
     gpus: tuple[int, ...] | None = None
     fixed_prompt: bool = True
     first_repeat: int = 0
-    pieces_per_token: float | None = None
+    length_factor: float | None = None
 
     @classmethod
     def from_json(cls, document: Json) -> Spec:

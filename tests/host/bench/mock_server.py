@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from typing import Any
+
+from deployer.bench.prompts import estimate
 
 TTFT = 0.2
 ITL = 0.02
 SLOW = 30.0
-#: A word, or two signs of a writing without spaces; each counts as two tokens.
-PIECE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]{1,2}|[^\s\u3040-\u30ff\u4e00-\u9fff]+")
 
 
 class Server:
@@ -152,7 +151,7 @@ class Server:
                 send(event({"error": {"message": "out of memory"}}))
         self.generated += made
         if kind != "no-usage":
-            asked = 2 * len(PIECE.findall(body["prompt"]))
+            asked = round(2 * estimate(body["prompt"]))
             send(event({"choices": [], "usage": {"completion_tokens": made, "prompt_tokens": asked}}))
         send(b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")

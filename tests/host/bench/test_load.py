@@ -152,8 +152,8 @@ def test_what_is_sent(mock_server: str) -> None:
     assert all(b["stream_options"] == {"include_usage": True} for b in bodies)
     assert [b["max_tokens"] for b in bodies] == [16] + [32] * 8
     assert len({b["prompt"] for b in bodies}) == 9
-    # The mock counts two tokens a piece; after the warm-up has told so, prompts have the length asked for.
-    assert bench["levels"][0]["prompt_tokens_per_request"] == pytest.approx(60, rel=0.02)
+    # The mock counts twice what is estimated; after the warm-up has told so, prompts have the length asked for.
+    assert bench["levels"][0]["prompt_tokens_per_request"] == pytest.approx(60, rel=0.05)
     assert "k-123" not in json.dumps(bench)
 
 

@@ -18,7 +18,7 @@ def document(passes: list[Any], started: float, *, concurrency: int = 4, **more:
     return {
         "started": started,
         "spec": {"salt": "s"},
-        "client": {"pieces_per_token": 0.7},
+        "client": {"length_factor": 0.7},
         "levels": [{**level, "discarded": None}],
         "budget": {"seconds": 300, "used_s": 20.0, "cut": []},
         "stopped": None,
@@ -83,6 +83,6 @@ def test_a_run_of_one_more_pass_goes_on_where_the_first_ended() -> None:
         "discard": False,
         "fixed_prompt": False,
         "salt": "s",
-        "pieces_per_token": 0.7,
+        "length_factor": 0.7,
         "budget": 33.0,
     }

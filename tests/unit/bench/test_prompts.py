@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.bench.prompts import _KINDS, _PIECE, _SLOTS, prompt
+from deployer.bench.prompts import _KINDS, _SLOTS, estimate, prompt
 
 
-@given(st.text(max_size=20), st.integers(1, 600), st.integers(0, 200))
+@given(st.text(max_size=20), st.integers(12, 600), st.integers(0, 200))
 def test_the_same_arguments_give_the_same_text_of_the_length_asked_for(
-    seed: str, pieces: int, shared: int
+    seed: str, length: int, shared: int
 ) -> None:
-    text = prompt(seed, pieces, shared=shared, common="c")
-    assert text == prompt(seed, pieces, shared=shared, common="c")
-    assert text.strip()
-    # Where the two parts meet pieces may join.
-    assert abs(len(_PIECE.findall(text)) - pieces - shared) <= 1
+    text = prompt(seed, length, shared=shared, common="c")
+    assert text == prompt(seed, length, shared=shared, common="c")
+    alone = prompt(seed, length)
+    assert text.endswith(alone)
+    # Half of the longest piece, and what joins where two pieces meet.
+    assert abs(estimate(alone) - length) <= 8
+    assert not shared or abs(estimate(text.removesuffix(alone)) - shared) <= 8
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        # As byte-pair vocabularies of 100 000 and 200 000 entries cut them (cl100k_base, o200k_base: the mean).
+        ("Simmer the lentils with garlic for 12 minutes, then let it rest while you toast the barley.", 22),
+        ("def cache_12(items):\n    return sorted(set(items), key=lambda x: (-x.index, x.id))[:12]\n", 26),
+        ("В 1950 году Ada переехала в город Lima и открыла там школу на 12 учеников.", 29),
+        ("1950年，Ada在Lima开了一家书店，第一天就卖出了12本书。", 25),
+        ("Im Jahr 1950 baute Ada bei Lima eine Brücke, die 12 Meter überspannte.", 23),
+    ],
+)
+def test_a_text_has_about_as_many_tokens_as_is_estimated(text: str, tokens: int) -> None:
+    assert estimate(text) == pytest.approx(tokens, rel=0.25)
 
 
 def test_prompts_differ_from_their_first_words_on() -> None:
@@ -35,7 +53,7 @@ def test_a_shared_prefix_is_all_that_prompts_share(shared: int, common: str) -> 
 
 
 def test_a_prompt_has_every_kind_before_one_comes_twice() -> None:
-    text = prompt("seed", 400)  # all kinds once are about 300 pieces
+    text = prompt("seed", 700)  # all kinds once are about 500 tokens
     marks = (
         ("в ", "W roku"),
         ("年",),
@@ -49,6 +67,6 @@ def test_a_prompt_has_every_kind_before_one_comes_twice() -> None:
 
 def test_every_template_has_its_words() -> None:
     for seed in range(200):
-        assert "{who" not in prompt(str(seed), 400)
+        assert "{who" not in prompt(str(seed), 700)
     assert all(len(words) >= 8 for words in _SLOTS.values())
     assert len(_KINDS) >= 16

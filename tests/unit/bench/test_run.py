@@ -69,7 +69,7 @@ class Scripted(Run):
         stamps = [begin + took * (k + 1) / job.asked for k in range(job.asked)]
         text = f"answer {job.label.partition('/')[0]} and so on" if job.texts is None else "April"
         return Request(
-            index, job.asked, begin, begin, stamps, begin + took, job.asked, job.pieces, text, None
+            index, job.asked, begin, begin, stamps, begin + took, job.asked, round(job.length), text, None
         )
 
 
