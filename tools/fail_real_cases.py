@@ -45,7 +45,7 @@ class Case:
     keep: str = ""
     ranks: int = 1
     memory: int | None = None
-    limit: float = 45.0
+    limit: float = 150.0
 
 
 def _config(change: str) -> str:

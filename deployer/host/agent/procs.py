@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import shutil
 import socket
 from functools import lru_cache
@@ -136,9 +138,15 @@ def nvidia_smi(query: str) -> Optional[List[List[Optional[str]]]]:
 
 def number(cell: Optional[str]) -> Optional[float]:
     try:
-        return None if cell is None else float(cell)
+        value = None if cell is None else float(cell)
     except ValueError:
         return None  # "ERR!" and the like
+    return value if value is not None and math.isfinite(value) else None
+
+
+def whole(cell: Optional[str]) -> Optional[int]:
+    """A count; None for what is none (a driver in trouble prints anything)."""
+    return int(cell) if cell is not None and re.match(r"[0-9]{1,12}$", cell) else None
 
 
 def gpu_list() -> Optional[List[Json]]:
@@ -149,7 +157,7 @@ def gpu_list() -> Optional[List[Json]]:
         return None
     return [
         {
-            "index": int(row[0] or 0),
+            "index": whole(row[0]),
             "uuid": row[1],
             "name": row[2],
             "memory_total": int(number(row[3]) or 0) << 20,
@@ -159,7 +167,7 @@ def gpu_list() -> Optional[List[Json]]:
             "power_limit_w": number(row[7]),
         }
         for row in rows
-        if len(row) == 8
+        if len(row) == 8 and whole(row[0]) is not None
     ]
 
 
@@ -169,7 +177,12 @@ def compute_caps() -> Dict[int, Optional[str]]:
         rows = nvidia_smi("--query-gpu=index,compute_cap") or []
     except Fail:
         return {}
-    return {int(row[0] or 0): row[1] for row in rows if len(row) == 2}
+    found = {}
+    for row in rows:
+        index = whole(row[0]) if len(row) == 2 else None
+        if index is not None:
+            found[index] = row[1]
+    return found
 
 
 def gpu_processes(gpus: Optional[List[Json]] = None) -> Optional[List[Json]]:
@@ -180,12 +193,12 @@ def gpu_processes(gpus: Optional[List[Json]] = None) -> Optional[List[Json]]:
     index = {gpu["uuid"]: gpu["index"] for gpu in gpus or []}
     return [
         dict(
-            describe(int(row[1] or 0)),
+            describe(whole(row[1]) or 0),
             gpu=index.get(row[0], row[0]),
             memory=None if number(row[2]) is None else int(number(row[2]) or 0) << 20,
         )
         for row in rows
-        if len(row) == 3
+        if len(row) == 3 and whole(row[1]) is not None
     ]
 
 

@@ -204,6 +204,23 @@ def test_gpus_that_do_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_what_is_no_row_of_nvidia_smi_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver in trouble prints anything; whoever asks (a stop, too) must go on."""
+    junk: list[list[str | None]] = [["\x11\x1b"] * size for size in range(1, 10)]
+    junk += [["inf", "1e999", "nan"], ["٣", "²", "0x1"], [None, None], [None, None, None]]
+    monkeypatch.setattr(procs, "nvidia_smi", lambda query: junk)
+    assert (procs.gpu_list(), procs.compute_caps(), procs.gpu_processes()) == ([], {}, [])
+    huge = ["0", "GPU-1", "H200", "1e999", "nan", "inf", "-inf", "x"]
+    monkeypatch.setattr(procs, "nvidia_smi", lambda query: [huge])
+    assert procs.gpu_list() == [
+        dict(
+            zip(("index", "uuid", "name"), (0, "GPU-1", "H200"), strict=True),
+            **dict.fromkeys(("memory_total", "memory_used"), 0),
+            **dict.fromkeys(("utilization", "power_w", "power_limit_w")),
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("rows", "caps"),
     [
