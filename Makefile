@@ -12,7 +12,7 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sglang story test unit test-sglang check fuzz gate-study status apply rollback down format clean rehearsal-programs browser
+.PHONY: help demo demo-sglang story test unit test-sglang check fuzz bench-client gate-study status apply rollback down format clean rehearsal-programs browser compiler
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ story: $(STAMP) rehearsal-programs ## the README's five profiles one after the o
 	@$(if $(SUDO),$(SUDO) -v)
 	@$(PYTHON_ENV) -m deployer.rehearsal.demo story
 
-test: $(STAMP) rehearsal-programs browser ## all tests, those on practice hosts included
+test: $(STAMP) rehearsal-programs browser compiler ## all tests, those on practice hosts included
 	@tools/test.sh $(PYTHON_ENV) $(ARGS)
 
 unit: $(STAMP) ## the unit tests alone: seconds, no root, no practice host
@@ -39,7 +39,7 @@ unit: $(STAMP) ## the unit tests alone: seconds, no root, no practice host
 test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, more than an hour)
 	@tools/test.sh $(PYTHON_ENV) -m sglang $(ARGS)
 
-check: $(STAMP) rehearsal-programs browser ## format, lint, types and all tests
+check: $(STAMP) rehearsal-programs browser compiler ## format, lint, types and all tests
 	@status=0; \
 	for step in "ruff format --check ." "ruff check ." "mypy"; do \
 	    echo "$$step"; $(VENV)/bin/$$step || { status=1; failed="$$failed  [$$step]"; }; \
@@ -50,6 +50,9 @@ check: $(STAMP) rehearsal-programs browser ## format, lint, types and all tests
 
 fuzz: $(STAMP) ## the properties on many more examples
 	HYPOTHESIS_PROFILE=thorough $(PYTHON_ENV) -m pytest tests/unit --timeout 0 $(ARGS)
+
+bench-client: $(STAMP) compiler ## load clients side by side; the tables go to docs/performance.md (10 GB once, half an hour)
+	@$(PYTHON_ENV) -m benchmarks.client --write docs/performance.md $(ARGS)
 
 gate-study: $(STAMP) ## how often the gate errs, on simulated starts; the table goes to docs/gate.md
 	@$(PYTHON_ENV) -m deployer.bench.study --write docs/gate.md
@@ -76,7 +79,7 @@ format: $(STAMP) ## bring the code into its usual form
 
 clean: ## remove the practice hosts of the demos, environment and caches
 	@test ! -x $(PYTHON_ENV) || for set in default sglang story; do $(PYTHON_ENV) -m deployer rehearse down --name $$set; done
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-bench-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find deployer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
@@ -88,3 +91,6 @@ rehearsal-programs:
 
 browser:
 	@tools/setup.sh browser
+
+compiler:
+	@tools/setup.sh compiler

@@ -4,6 +4,7 @@
 #   tools/setup.sh environment FOLDER    a Python environment with deployer in it
 #   tools/setup.sh rehearsal             the programs that practice hosts need
 #   tools/setup.sh browser               a headless browser, for the tests of pages
+#   tools/setup.sh compiler              a C compiler, for the server that load clients are measured with
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -99,9 +100,17 @@ browser() {
     (install_packages chromium-headless-shell) || say "no headless browser could be installed"
 }
 
+compiler() {
+    for name in cc gcc clang; do
+        ! command -v "$name" >/dev/null || return 0
+    done
+    install_packages gcc libc6-dev
+}
+
 case "${1-}" in
     environment) environment "${2:?folder}" ;;
     rehearsal) rehearsal ;;
     browser) browser ;;
-    *) fail "usage: tools/setup.sh environment FOLDER | rehearsal | browser" ;;
+    compiler) compiler ;;
+    *) fail "usage: tools/setup.sh environment FOLDER | rehearsal | browser | compiler" ;;
 esac

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import httpx
 
@@ -15,6 +16,7 @@ from deployer.bench.stats import Request
 _EVENT_LIMIT = 4 * 1024 * 1024
 _TEXT_KEPT = 4096
 _DETAIL_KEPT = 300
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class EventSplitter:
@@ -35,15 +37,17 @@ class EventSplitter:
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of each event completed by ``piece``, in order."""
         if (
-            piece[:6] == b"data: "
-            and piece[-2:] == b"\n\n"
+            piece.startswith(b"data: ")
+            and piece.endswith(b"\n\n")
             and not (self._rest or self._data or self._after_cr)
         ):
             whole = piece[6:-2]  # the usual case: one whole event, or some
             if b"\r" not in whole:
+                self._first = False
+                if b"\n" not in whole:
+                    return [whole]
                 found = whole.split(b"\n\ndata: ")
                 if not any(b"\n" in event for event in found):
-                    self._first = False
                     return found
         if self._after_cr and piece:
             self._after_cr = False
@@ -78,12 +82,21 @@ class EventSplitter:
             self._size += len(value)
 
 
+def _parsed(text: str) -> Any:
+    """JSON without what json.loads does around the parser, a third of its time. ValueError where it is none."""
+    try:
+        found, end = _scan(text, 0)
+    except StopIteration:
+        end = -1
+    return found if end == len(text) else json.loads(text)  # blanks around it, or an error with its place
+
+
 def absorb(request: Request, data: bytes, now: float) -> None:
     """Take one event that arrived at ``now`` into the record. ValueError where it is not what was promised."""
     request.end = now
     if data == b"[DONE]":
         return
-    event = json.loads(data.decode())
+    event = _parsed(data.decode())
     if not isinstance(event, dict):
         raise ValueError("an event that is not an object")
     if event.get("error"):

@@ -14,12 +14,12 @@ Travels to the host with ``load.py``: Python 3.9, standard library and httpx onl
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast
 
 import httpx
@@ -34,6 +34,12 @@ _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: [^\r\n]*)?\Z")
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\Z")
 
 
+@lru_cache(maxsize=4096)
+def _plain_size(text: bytes) -> int:
+    """The size of a chunk with something in it; -1 for whatever wants a closer look."""
+    return int(text, 16) or -1 if text.isalnum() and _SIZE.match(text) else -1
+
+
 class ResponseReader:
     """One HTTP/1.1 response out of bytes, however they are cut. ValueError for what is none."""
 
@@ -45,19 +51,19 @@ class ResponseReader:
         self._left: int | None = None  # of the body or the chunk; None: until the connection ends
         self._chunked = False
         self._state: Callable[[list[bytes]], bool] = self._head
+        self._between = False  # two chunks, with nothing left over
 
     def feed(self, data: bytes) -> bytes:
         """Take in what arrived; returns the bytes of the body that it held."""
-        if self._state == self._size and not self._rest:  # the usual case: one whole chunk
+        if self._between:  # the usual case: one whole chunk
             line = data.find(b"\r\n", 0, 10)
-            if line > 0 and data[-2:] == b"\r\n":
-                with contextlib.suppress(ValueError):
-                    if int(data[:line], 16) == len(data) - line - 4 > 0 and data[:line].isalnum():
-                        return data[line + 2 : -2]
+            if line > 0 and _plain_size(data[:line]) == len(data) - line - 4 and data.endswith(b"\r\n"):
+                return data[line + 2 : -2]
         self._rest += data
         body: list[bytes] = []
         while self._state(body):
             pass
+        self._between = self._state == self._size and not self._rest
         return body[0] if len(body) == 1 else b"".join(body)
 
     def end(self) -> None:
@@ -191,6 +197,7 @@ class _Exchange(asyncio.BufferedProtocol):
         self.failure: Exception | None = None
         self.kept: list[bytes] = []
         self.size = 0
+        self.waiting = True  # for the head
         self.head: asyncio.Future[None] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
         self.transport: asyncio.Transport | None = None
@@ -218,8 +225,10 @@ class _Exchange(asyncio.BufferedProtocol):
                     return
             else:
                 self.keep(body)
-        if reader.status is not None and not self.head.done():
-            self.head.set_result(None)
+        if self.waiting and reader.status is not None:
+            self.waiting = False
+            if not self.head.done():
+                self.head.set_result(None)
         if reader.done:
             self.finish()
 

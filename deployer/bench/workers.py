@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 #: What one process is given: streams (all of whose chunks may come at once, at 0.02 ms each), tokens a second
 #: (at 0.03 ms each on asyncio's own loop), and how many processes there are at most.
-STREAMS_EACH = 64
+STREAMS_EACH = 128
 TOKENS_EACH = 8000.0
 MOST = 8
 

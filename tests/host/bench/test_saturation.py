@@ -15,7 +15,7 @@ def test_a_blocked_loop_shows_as_lag_and_an_idle_one_does_not() -> None:
     async def run(block: float, pause: float) -> float:
         saturation = Saturation()
         watcher = asyncio.ensure_future(saturation.watch())
-        for _ in range(12):
+        for _ in range(20):
             time.sleep(block)
             await asyncio.sleep(pause)
         watcher.cancel()

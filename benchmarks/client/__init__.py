@@ -1,0 +1,1 @@
+"""Load clients side by side, against a server whose send times are known (`docs/performance.md`)."""
