@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from statistics import median, pstdev
 from typing import Any
 
@@ -82,3 +83,43 @@ def test_a_level_without_a_completed_request_has_no_line() -> None:
     assert bench_serving_lines({"levels": [failed]}, "x") == ""
     assert len(request_lines({"levels": [failed]}, "x").splitlines()) == 1
     assert request_lines({}, "x") == ""
+
+
+#: The keys of a line that SGLang 0.5.23's own client wrote, in its order, and the kind of each value.
+FIELDS: dict[str, str] = json.loads((Path(__file__).parents[2] / "data" / "bench_serving.json").read_text())[
+    "fields"
+]
+KINDS: dict[str, tuple[type, ...]] = {
+    "text": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "object": (dict,),
+}
+#: What the other client measures and this one does not: null.
+UNKNOWN = {"total_output_tokens_retokenized", "max_output_tokens_per_s"}
+
+
+def test_the_keys_are_those_that_bench_serving_writes() -> None:
+    for line in bench_serving_lines(BENCH, "x").splitlines():
+        assert set(json.loads(line)) == set(FIELDS)
+
+
+def test_the_values_are_of_the_kinds_that_bench_serving_writes() -> None:
+    """Null only where it writes null too, where a figure was not measured, or (singles) where there are no gaps."""
+    single, level = (json.loads(line) for line in bench_serving_lines(BENCH, "x").splitlines())
+    for found, gaps in ((single, False), (level, True)):
+        for key, kind in FIELDS.items():
+            if key in UNKNOWN or kind == "null" or (key.endswith("_itl_ms") and not gaps):
+                continue
+            assert isinstance(found[key], KINDS[kind]), key
+
+
+def test_a_script_for_bench_serving_reads_it(tmp_path: Path) -> None:
+    """As such scripts do it: a line a run, picked by concurrency, throughput per request, percentiles in ms."""
+    path = tmp_path / "runs.jsonl"
+    path.write_text(bench_serving_lines(BENCH, "x"))
+    runs = {run["max_concurrency"]: run for run in map(json.loads, path.read_text().splitlines())}
+    assert sorted(runs) == [1, 4]
+    best = max(runs.values(), key=lambda run: run["output_throughput"])
+    assert best["total_output_tokens"] / best["duration"] == pytest.approx(best["output_throughput"])
+    assert best["median_ttft_ms"] < best["p99_ttft_ms"] < 1000 * best["duration"]
