@@ -14,6 +14,8 @@ from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 420, 270
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 12, 38
+#: Width and height that a label of two figures takes.
+_LABEL = (15.0, 10.0)
 _MARKERS = ("circle", "square", "diamond", "triangle", "cross", "ring")
 _CROSS = [
     *((-4, -1.5), (-1.5, -1.5), (-1.5, -4), (1.5, -4), (1.5, -1.5), (4, -1.5)),
@@ -93,13 +95,28 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Markup
             '<text class="axis" text-anchor="middle" transform="translate(11 {}) rotate(-90)">{}</text>'
         ).format((HEIGHT - _BOTTOM + _TOP) / 2, y.title)
     )
+    placed: list[tuple[float, float]] = []
     for line in series:
-        parts.append(_line(line, across, up))
+        parts.append(_line(line, across, up, placed))
     parts.append(Markup("</svg>"))
     return Markup("").join(parts)
 
 
-def _line(line: Series, across: Callable[[float], float], up: Callable[[float], float]) -> Markup:
+def _label(words: str, left: float, top: float, placed: list[tuple[float, float]]) -> Markup:
+    """A point's label above it, or below it at the upper edge; none where it would lie on another."""
+    x, y = left + 7, top - 6 if top - 6 > _LABEL[1] else top + 14
+    if any(abs(x - other) < _LABEL[0] and abs(y - height) < _LABEL[1] for other, height in placed):
+        return Markup("")
+    placed.append((x, y))
+    return _text(x, y, words, "label", "start")
+
+
+def _line(
+    line: Series,
+    across: Callable[[float], float],
+    up: Callable[[float], float],
+    placed: list[tuple[float, float]],
+) -> Markup:
     parts = [Markup('<g class="series s{}" data-series="{}">').format(line.number % 8, line.number)]
     if len(line.points) > 1:
         path = " ".join(f"{across(point.x)},{up(point.y)}" for point in line.points)
@@ -125,7 +142,7 @@ def _line(line: Series, across: Callable[[float], float], up: Callable[[float], 
             + Markup('cx="{}" cy="{}" r="11"/></g>').format(left, top)
         )
         if point.label:
-            parts.append(_text(left + 7, top - 6, point.label, "label", "start"))
+            parts.append(_label(point.label, left, top, placed))
     parts.append(Markup("</g>"))
     return Markup("").join(parts)
 

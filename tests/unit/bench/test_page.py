@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
@@ -206,3 +207,15 @@ def test_whatever_the_documents_hold_there_is_a_page_and_a_table(one: Json, two:
     read(comparison_page(found))
     text(found)
     json.dumps(comparison_document(found))
+
+
+def test_labels_neither_lie_on_one_another_nor_leave_the_plot() -> None:
+    lines = [Series(n, f"s{n}", [Point(8, 500, "w", "8"), Point(64 + n, 500, "w", "64")]) for n in range(5)]
+    lines.append(Series(5, "apart", [Point(30, 100, "w", "32")]))
+    drawn = str(line_chart("t", lines, Axis("x"), Axis("y")))
+    labels = re.findall(r'<text class="label" x="([\d.]+)" y="([\d.]+)"[^>]*>(\d+)<', drawn)
+    places = [(float(x), float(y)) for x, y, _ in labels]
+    assert [words for _, _, words in labels].count("8") == 1
+    assert {words for _, _, words in labels} == {"8", "64", "32"}
+    assert all(y > 10 for _, y in places)
+    assert all(abs(a - c) >= 15 or abs(b - d) >= 10 for (a, b), (c, d) in combinations(places, 2))
