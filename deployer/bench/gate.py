@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -319,11 +320,9 @@ def _measured(bench: Mapping[str, Any], name: str, at: int | None) -> tuple[Mapp
 
 
 def _number(value: Any) -> float | None:
-    return (
-        value
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        else None
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) <= sys.float_info.max else None
 
 
 def _sentence(check: Check) -> str:

@@ -8,6 +8,7 @@ Documents of schema 1 have no passes; there a level is one pass of itself.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ Json = dict[str, Any]
 #: The level that stands for the single stream.
 ONE = 1
 _FIGURES = ("steady_tok_s", "aggregate_tok_s")
+_LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def positive(value: Any) -> float | None:
     """``value`` where it is a number above 0, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if 0 < value < math.inf else None
+    return float(value) if 0 < value <= _LARGEST else None
 
 
 def tables(value: Any) -> list[Mapping[str, Any]]:

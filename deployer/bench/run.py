@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from deployer.bench import server, stats, traffic
+from deployer.bench import server, stats, stream, traffic
 from deployer.bench.budget import Pace, discard_fits, hung, what_to_leave_out
 from deployer.bench.drive import Done, Drive, Job, client, tls_context
 from deployer.bench.levels import Pass, level_summary, pass_summary
@@ -280,6 +280,7 @@ class Run:
         foreign = traffic.judge(before, after, ours=ours, unsure=unsure, seconds=seconds)
         self.foreign.append({"stage": label, **foreign})
         for request in requests:
+            request.detail = stream.sound(request.detail)
             if self.api_key:
                 request.detail = request.detail.replace(self.api_key, "***")
         if name in ("single", "level"):

@@ -17,6 +17,7 @@ _EVENT_LIMIT = 4 * 1024 * 1024
 _TEXT_KEPT = 4096
 _DETAIL_KEPT = 300
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_MOST_TOKENS = 1 << 40
 
 
 class EventSplitter:
@@ -111,12 +112,25 @@ def absorb(request: Request, data: bytes, now: float) -> None:
                 request.text += text
     usage = event.get("usage")
     if usage:
-        request.tokens = int(usage["completion_tokens"])
-        request.prompt_tokens = int(usage.get("prompt_tokens") or 0)
+        request.tokens = _count(usage["completion_tokens"])
+        request.prompt_tokens = _count(usage.get("prompt_tokens") or 0)
+
+
+def sound(text: str) -> str:
+    """A server's text without halves of characters, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _count(value: Any) -> int:
+    """A number of tokens. ValueError for what can be none."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_TOKENS:
+        raise ValueError(f"not a number of tokens: {str(value)[:40]}")
+    return value
 
 
 def conclude(request: Request) -> None:
     """The verdict on a request whose stream ended properly."""
+    request.text = sound(request.text)
     if request.kind == "error":
         return
     if request.tokens is None:
@@ -164,7 +178,7 @@ async def perform(client: httpx.AsyncClient, ready: httpx.Request, request: Requ
     except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
         gone = not isinstance(error, httpx.RemoteProtocolError) or "without" in str(error)
         request.kind, request.detail = ("reset" if gone else "protocol"), str(error) or type(error).__name__
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever a server can think of to send: it is not what was promised
         request.kind, request.detail = "protocol", f"{type(error).__name__}: {error}"
     finally:
         if request.end is None or not request.completed:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from deployer.cli.common import App, common_options, pass_app
+from deployer.cli.common import App, Seconds, common_options, pass_app
 from deployer.config.bench import LEVEL_MAX
 from deployer.deploy.compare import Shelf, compared, subjects
 from deployer.deploy.measure import REASON, measure
@@ -46,7 +46,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--output-tokens", type=_count(2, 100_000), help="Length of an answer.")
 @click.option("--shared-prefix", type=_count(0, 1_000_000), help="Tokens that all prompts begin with.")
 @click.option("--seed", type=_count(0, 2**31 - 1), help="Seed of the prompts.")
-@click.option("--budget", type=click.FloatRange(1, 86_400), help="Seconds for all of it.")
+@click.option("--budget", type=Seconds(1, 86_400), help="Seconds for all of it.")
 @click.option("--place", type=click.Choice(["auto", "host", "operator"]), help="Where the load comes from.")
 @click.option("--against", metavar="WHAT", help="Also compare with this, as `compare` names it.")
 @click.option("--export", type=FILE, help="Write a JSON line for each request to this file.")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployer.bench.comparison import Comparison, Subject, compare, differences
+from deployer.bench.document import LARGEST, read_document
 from deployer.bench.noise import Noise, learn
-from deployer.bench.rates import rates_of
+from deployer.bench.rates import rates_of, table
 from deployer.bench.relative import measured_alike
 from deployer.deploy.baseline import WITHOUT_SPEED, choose, configuration
 from deployer.deploy.model import Json
@@ -64,7 +64,7 @@ class Shelf:
         """A benchmark of a release; None where it has none that can be read."""
         if (release, name) not in self._kept:
             try:
-                found = json.loads(self.read(release, name) or "null")
+                found = read_document(self.read(release, name) or "null")
             except ValueError:
                 found = None
             self._kept[release, name] = found if isinstance(found, dict) else None
@@ -160,7 +160,11 @@ def from_file(path: str) -> Subject:
     """A benchmark in a file: a bench.json, or what ``bench --json`` or ``apply --json`` wrote. ConfigError."""
     remedy = "name a bench.json, or what `deployer bench --json` printed"
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ConfigError(f"{path} is no benchmark: it is larger than {LARGEST >> 20} MiB", remedy=remedy)
+        document = read_document(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -176,12 +180,22 @@ def from_file(path: str) -> Subject:
 
 
 def together(parts: Sequence[Subject]) -> Subject:
-    """Several subjects as starts of one (``A+B``). Refused where they were not measured alike."""
+    """Several subjects as starts of one (``A+B``). Refused where they were not measured alike, UsageError where one is there twice."""
     if len(parts) == 1:
         return parts[0]
     for part in parts[1:]:
         if why := measured_alike(part.benches[0], parts[0].benches[0]):
             raise Refused(f"{part.name} and {parts[0].name} cannot be taken together: {why}")
+    seen: set[tuple[object, object]] = set()
+    for part in parts:
+        for bench in part.benches:
+            which = (bench.get("started"), table(bench.get("spec")).get("salt"))
+            if which in seen and None not in which:
+                raise UsageError(
+                    f"{part.name} is in {'+'.join(one.name for one in parts)} twice: it would count as two measurements",
+                    remedy="name each benchmark once",
+                )
+            seen.add(which)
     return Subject(
         "+".join(part.name for part in parts),
         tuple(bench for part in parts for bench in part.benches),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from deployer.bench.document import read_document
 from deployer.bench.gate import Verdict, evaluate
 from deployer.bench.noise import Noise, learn
 from deployer.bench.relative import Tolerance
@@ -104,7 +104,7 @@ def build_case(session: Session, trial: Trial, live: str | None) -> Case:
 def _bench(session: Session, release: str) -> Json | None:
     try:
         text = session.client.release_read(session.service.name, release, ["bench.json"]).files["bench.json"]
-        found = json.loads(text) if text else None
+        found = read_document(text) if text else None
     except (AgentError, ValueError):
         return None  # only the comparison with it is lost
     return found if isinstance(found, dict) else None

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from deployer.bench.comparison import Comparison, Subject, stages, value_of
-from deployer.bench.rates import ONE, rates_of, table, tables, trouble
+from deployer.bench.rates import ONE, positive, rates_of, table, tables, trouble
 from deployer.deploy.compare import Compared
 from deployer.report.bench_table import number
 from deployer.report.charts import Axis, Point, Series, line_chart, swatch
@@ -28,6 +28,7 @@ Json = dict[str, Any]
 AGGREGATE = "aggregate_tok_s"
 #: Parts of a bench document that are too long for a page; `bench.json` in the release has them.
 _LEFT_OUT = ("samples", "itl_histogram")
+_LAST_SECOND = 253_402_300_799  # of the year 9999
 
 
 def comparison_page(found: Compared, now: float | None = None, library: str = "") -> str:
@@ -283,9 +284,9 @@ def _counted(names: Sequence[str]) -> str:
 
 
 def _moment(started: Any) -> str:
-    return (
-        time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(started)) if isinstance(started, int | float) else ""
-    )
+    if positive(started) is None or started > _LAST_SECOND:
+        return ""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(started))
 
 
 def _workload(bench: Mapping[str, Any]) -> str:

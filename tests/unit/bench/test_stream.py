@@ -129,7 +129,18 @@ def test_incomplete_answers_have_a_name(events: list[object], kind: str) -> None
     assert r.detail
 
 
-@pytest.mark.parametrize("data", [b"{nonsense", b"[1]", b"3"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{nonsense",
+        b"[1]",
+        b"3",
+        *(
+            b'{"choices": [], "usage": {"completion_tokens": %s}}' % value
+            for value in (b"1e999", b"NaN", b"-1", b"1" * 400, b'"8"', b"true", b"[]")
+        ),
+    ],
+)
 def test_what_is_no_event_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (json's own messages)
         stream.absorb(Request(0, 1), data, 0.0)

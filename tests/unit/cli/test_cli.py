@@ -318,7 +318,9 @@ def test_files_are_compared_without_an_inventory(tmp_path: Path, capsys: pytest.
     assert "! not measured alike" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["doctor", "--seconds"], ["status", "--watch", "--interval"]])
+@pytest.mark.parametrize(
+    "words", [["doctor", "--seconds"], ["status", "--watch", "--interval"], ["bench", "--budget"]]
+)
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
 def test_a_span_of_time_is_a_number_within_bounds(
     words: list[str], value: str, capsys: pytest.CaptureFixture[str]

@@ -148,3 +148,11 @@ def test_what_is_not_comparable_is_refused_unless_it_is_wanted(tmp_path: Path) -
     assert found.differences == ("x: the load came from the host and comes from the operator",)
     assert found.levels() == [1, 8]
     assert found.noise.starts == 4
+
+
+def test_a_benchmark_does_not_count_twice(tmp_path: Path) -> None:
+    for name in ("one", "copy"):
+        document = {"levels": [], "started": 5.0, "spec": {"salt": "a"}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="copy is in one\\+copy twice"):
+        subjects([f"{tmp_path}/one.json+{tmp_path}/copy.json"], lambda: pytest.fail("no host is needed"))
