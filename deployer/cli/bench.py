@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from deployer.cli.common import App, Seconds, common_options, pass_app
+from deployer.cli.common import App, Seconds, common_options, pass_app, print_error
 from deployer.config.bench import LEVEL_MAX
 from deployer.deploy.compare import Shelf, compared, subjects
 from deployer.deploy.measure import REASON, measure
 from deployer.deploy.model import Json
 from deployer.deploy.session import Session
-from deployer.errors import UsageError
+from deployer.errors import DeployerError
 from deployer.report.comparison_view import comparison_document, measured_view
-from deployer.report.exports import write_exports
+from deployer.report.exports import check_exports, write_exports
 
 
 def _levels(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int] | None:
@@ -39,6 +39,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
+@click.option("--profile", metavar="PROFILE", help="Refuse where another one runs (exit code 3).")
 @click.option("--levels", metavar="N,N,...", callback=_levels, help="Levels of concurrency, such as 8,32.")
 @click.option("--requests", type=_count(1, 100_000), help="Fewest requests of a pass.")
 @click.option("--repeat", "repeats", type=_count(1, 20), help="Passes of a level.")
@@ -58,38 +59,49 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @common_options
 @pass_app
 def bench(
-    app: App, against: str | None, export: Path | None, export_bench_serving: Path | None, **wishes: Any
+    app: App,
+    profile: str | None,
+    against: str | None,
+    export: Path | None,
+    export_bench_serving: Path | None,
+    **wishes: Any,
 ) -> int:
     """Measure what runs now, and keep the figures beside its release (as 7@1, 7@2, ... for `compare`).
 
     Nothing that serves is changed; clients share the server with the load. The host's lease is held meanwhile, so
     that neither an apply nor another benchmark disturbs it. What is not said is as in the release's smoke benchmark.
-    Exits with 0 whatever the figures: a measurement is no gate.
+    Exits with 0 whatever the figures: a measurement is no gate. Figures that cannot be kept or exported are shown all
+    the same, with the code of what went wrong.
 
     \b
     Examples:
       deployer bench
-      deployer bench --levels 8,32,128 --repeat 3 --against pp8
+      deployer bench --profile pp8 --levels 8,32,128 --repeat 3 --against tp8
       deployer bench --output-tokens 512 --export requests.jsonl --json
     """
     asked = {name: value for name, value in wishes.items() if value is not None}
-    for path in (export, export_bench_serving):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.absolute().parent}")
+    check_exports(export, export_bench_serving)
     with app.session(REASON) as session:
-        document, view = _measured(app, session, asked, against)
-    exported = write_exports(document, export, export_bench_serving)
+        document, view, lost = _measured(app, session, asked, against, profile)
+    exported, unwritten = write_exports(document, export, export_bench_serving)
     document["exports"] = [str(path) for path in exported]
+    # The figures come first, whatever could not be done with them: they are minutes of a server's time.
+    errors: list[DeployerError] = [*([lost] if lost else []), *unwritten]
+    document["errors"] = [error.as_dict() for error in errors]
     app.show(document, view)
-    return 0
+    for error in () if app.as_json else errors:
+        print_error(app, error)
+    return errors[0].exit_code if errors else 0
 
 
-def _measured(app: App, session: Session, asked: Json, against: str | None) -> tuple[Json, Any]:
+def _measured(
+    app: App, session: Session, asked: Json, against: str | None, profile: str | None
+) -> tuple[Json, Any, DeployerError | None]:
     shelf = Shelf.of(session)
     reference = subjects([against], lambda: shelf)[0] if against else None
     reporter = app.reporter()
     try:
-        done = measure(session, asked, reporter, shelf)
+        done = measure(session, asked, reporter, shelf, profile=profile)
     finally:
         reporter.close()
     found = compared([reference, done.subject()], shelf.noise(), anyway=True) if reference else None
@@ -101,4 +113,4 @@ def _measured(app: App, session: Session, asked: Json, against: str | None) -> t
         "about": done.about,
         "against": comparison_document(found) if found else None,
     }
-    return document, measured_view(done.name, done.bench, found)
+    return document, measured_view(done.name, done.bench, found), done.lost

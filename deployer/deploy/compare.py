@@ -180,7 +180,7 @@ def from_file(path: str) -> Subject:
 
 
 def together(parts: Sequence[Subject]) -> Subject:
-    """Several subjects as starts of one (``A+B``). Refused where they were not measured alike, UsageError where one is there twice."""
+    """Several subjects as starts of one (``A+B``). Refused: not measured alike. UsageError: one is there twice."""
     if len(parts) == 1:
         return parts[0]
     for part in parts[1:]:
@@ -192,7 +192,7 @@ def together(parts: Sequence[Subject]) -> Subject:
             which = (bench.get("started"), table(bench.get("spec")).get("salt"))
             if which in seen and None not in which:
                 raise UsageError(
-                    f"{part.name} is in {'+'.join(one.name for one in parts)} twice: it would count as two measurements",
+                    f"{part.name} is in {'+'.join(one.name for one in parts)} twice and would count as two",
                     remedy="name each benchmark once",
                 )
             seen.add(which)

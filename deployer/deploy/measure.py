@@ -15,7 +15,7 @@ from deployer.deploy.following import describe_bench_event
 from deployer.deploy.model import Json, Step
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
-from deployer.errors import GateInconclusive, NothingServing, Refused
+from deployer.errors import DeployerError, GateInconclusive, NothingServing, Refused
 from deployer.host.state import ServiceState
 
 #: What the lease is taken for; others see it in `status` and where they are refused.
@@ -24,25 +24,36 @@ REASON = "bench (load on what runs; nothing is changed)"
 
 @dataclass(frozen=True)
 class Measured:
-    """A benchmark of what runs. ``name`` is what `compare` calls it."""
+    """A benchmark of what runs. ``name`` is what `compare` calls it; ``lost`` says why it could not be kept."""
 
     name: str
     release: str
     bench: Json
     about: Json
+    lost: DeployerError | None = None
 
     def subject(self) -> Subject:
         """As `compare` takes it: one start, that of its release."""
         return Subject(self.name, (self.bench,), (self.release,), self.about)
 
 
-def measure(session: Session, wishes: Mapping[str, Any], reporter: Reporter, shelf: Shelf) -> Measured:
+def measure(
+    session: Session,
+    wishes: Mapping[str, Any],
+    reporter: Reporter,
+    shelf: Shelf,
+    *,
+    profile: str | None = None,
+) -> Measured:
     """Measure the running server and keep ``bench-N.json`` in its release.
 
-    ``wishes`` replace settings of the release's own benchmark (the fields of `deployer.config.bench.BenchConfig`). The
-    lease is held meanwhile, so that no other benchmark and no apply disturb the figures, and given back.
+    ``profile`` is what has to be running; None: whatever does. ``wishes`` replace settings of the release's own benchmark
+    (the fields of `deployer.config.bench.BenchConfig`). The lease is held meanwhile, so that no other benchmark and no
+    apply disturb the figures, and given back. A benchmark that the host does not take (its disk is full, the connection
+    broke) is returned all the same, with ``lost``.
 
-    Raises LeaseHeld, Refused (a change is under way), NothingServing, GateInconclusive (nothing could be measured).
+    Raises LeaseHeld, Refused (a change is under way, another profile runs), NothingServing, GateInconclusive (nothing
+    could be measured).
     """
     service = session.service
     reporter.step(Step.LEASE)
@@ -50,6 +61,11 @@ def measure(session: Session, wishes: Mapping[str, Any], reporter: Reporter, she
     reporter.done(f"{session.host_config.name} is left alone by others meanwhile")
     state = session.state()
     release, manifest = _running(session, state)
+    if profile is not None and manifest.get("profile") != profile:
+        raise Refused(
+            f"{manifest.get('profile')} runs (release {release}), not {profile}, and bench changes nothing that serves",
+            remedy=f"`deployer apply {profile}` first, or leave out --profile to measure what runs",
+        )
     reporter.step(Step.BENCH)
     address, port = session.endpoint(state, release)
     settings = {**((manifest.get("resolved") or {}).get("bench") or service.bench.model_dump()), **wishes}
@@ -67,15 +83,22 @@ def measure(session: Session, wishes: Mapping[str, Any], reporter: Reporter, she
             f"nothing could be measured: {bench.get('stopped') or 'no request was completed'}",
             remedy="`deployer status` and `deployer logs` show how the server is",
         )
-    after = session.state()
-    if (after.running.pid if after.running else None) != (state.running.pid if state.running else None):
-        raise GateInconclusive(
-            f"{release} was restarted while it was measured, so the figures mean nothing",
-            remedy="`deployer logs` shows why; then measure again",
-        )
-    name = _keep(session, after, release, bench)
+    about = shelf.describe([manifest])
+    try:
+        after = session.state()
+        if (after.running.pid if after.running else None) != (state.running.pid if state.running else None):
+            raise GateInconclusive(
+                f"{release} was restarted while it was measured, so the figures mean nothing",
+                remedy="`deployer logs` shows why; then measure again",
+            )
+        name = _keep(session, after, release, bench)
+    except GateInconclusive:
+        raise
+    except DeployerError as error:
+        reporter.failed(f"measured, but not kept on the host: {error.message}")
+        return Measured(f"{release}@?", release, bench, about, error)
     reporter.done(f"kept as {name}")
-    return Measured(name, release, bench, shelf.describe([manifest]))
+    return Measured(name, release, bench, about)
 
 
 def _running(session: Session, state: ServiceState) -> tuple[str, Json]:

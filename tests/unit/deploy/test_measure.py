@@ -11,7 +11,7 @@ from deployer.deploy.compare import Shelf
 from deployer.deploy.measure import Measured, measure
 from deployer.deploy.reporter import Silent
 from deployer.deploy.status import history_document
-from deployer.errors import GateInconclusive, LeaseHeld, NothingServing, Refused
+from deployer.errors import AgentError, GateInconclusive, LeaseHeld, NothingServing, Refused
 from deployer.host.fake import FakeWorld
 from deployer.report.views import history_view
 from tests.unit.bench.test_bench_table import text
@@ -103,6 +103,32 @@ def test_a_change_that_was_left_under_way_comes_first(live_world: FakeWorld) -> 
     }  # fmt: skip
     with pytest.raises(Refused, match="a change to 0002-x was left under way"):
         measured(live_world)
+
+
+def test_another_profile_is_not_measured_under_a_wrong_name(live_world: FakeWorld) -> None:
+    live_world.run = lambda args: pytest.fail("nothing is to be measured")
+    with session(live_world) as opened, pytest.raises(Refused, match=r"tp1 runs .*, not pp8") as found:
+        measure(opened, {}, Silent(), Shelf.of(opened), profile="pp8")
+    assert found.value.exit_code == 3
+    document = bench()
+    live_world.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
+    with session(live_world) as opened:
+        assert measure(opened, {}, Silent(), Shelf.of(opened), profile="tp1").name == f"{LIVE}@1"
+
+
+def test_figures_that_the_host_does_not_take_are_not_lost(
+    live_world: FakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise AgentError("io", "No space left on device")
+
+    monkeypatch.setattr("deployer.host.client.HostClient.release_update", full)
+    found = measured(live_world, 95.0)
+    assert found.bench["levels"][0]["aggregate_tok_s"] == 95.0
+    assert found.lost is not None
+    assert (found.lost.message, found.lost.exit_code) == ("No space left on device", 8)
+    assert live_world.lease is not None
+    assert live_world.lease["state"] == "released"
 
 
 def test_nothing_serves(live_world: FakeWorld) -> None:
