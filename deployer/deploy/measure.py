@@ -47,8 +47,8 @@ def measure(
 ) -> Measured:
     """Measure the running server and keep ``bench-N.json`` in its release.
 
-    ``profile`` is what has to be running; None: whatever does. ``wishes`` replace settings of the release's own benchmark
-    (the fields of `deployer.config.bench.BenchConfig`). The lease is held meanwhile, so that no other benchmark and no
+    ``profile`` has to be running (None: whatever does). ``wishes`` replace settings of the release's own benchmark
+    (fields of `deployer.config.bench.BenchConfig`). The lease is held meanwhile, so that no other benchmark and no
     apply disturb the figures, and given back. A benchmark that the host does not take (its disk is full, the connection
     broke) is returned all the same, with ``lost``.
 
