@@ -26,6 +26,8 @@ RATES = ("aggregate_tok_s", "steady_tok_s")
 #: Upper bounds of a level, in seconds. p99 is reported and never gates: it varies by 17 % between equal runs.
 TIMES = tuple(f"{name}_{q}_s" for name in ("ttft", "itl", "tpot") for q in ("p50", "p95"))
 
+#: Servers that had restarted badly have been seen to answer the first 100 to 200 requests and then hang.
+FEWEST_REQUESTS = 200
 #: More than this share of outputs that are one token over and over is a broken model, not an odd prompt.
 REPETITIVE_SHARE = 0.1
 
@@ -196,6 +198,9 @@ def _remarks(bench: Mapping[str, Any], gate: Mapping[str, float], *, compared: b
         found += _doubtful_output(bench)
     left_out = table(bench.get("budget")).get("cut")
     found += [f"the time was short: {text}" for text in left_out] if isinstance(left_out, list) else []
+    sent = sum(_count(stage.get("requests")) for _, stage in _stages(bench))
+    if sent < FEWEST_REQUESTS and bench.get("workload"):
+        found.append(f"{sent} requests in all: a server that hangs after {FEWEST_REQUESTS} has not shown it")
     if compared:
         found += [] if gate else ["no threshold is set"]
     elif gate:

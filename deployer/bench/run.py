@@ -241,7 +241,9 @@ class Run:
         if self.interrupted:
             raise Stop(f"interrupted ({self.interrupted}) during {name}")
         if not any(r.completed for r in requests):
-            first = requests[0] if requests else stats.Request(0, 0)
+            if not requests:
+                raise Stop(f"no request of {name} was sent: the time was used up")
+            first = requests[0]
             why = "the time was used up" if first.kind == "cut" else f"{first.kind}: {first.detail}"
             raise Stop(f"none of the {len(requests)} requests of {name} was completed ({why})")
 

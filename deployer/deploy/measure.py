@@ -81,7 +81,7 @@ def measure(
     if not _anything(bench):
         raise GateInconclusive(
             f"nothing could be measured: {bench.get('stopped') or 'no request was completed'}",
-            remedy="`deployer status` and `deployer logs` show how the server is",
+            remedy="`deployer status` and `deployer logs` show how the server is; --budget gives more time",
         )
     about = shelf.describe([manifest])
     try:

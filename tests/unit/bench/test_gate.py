@@ -215,6 +215,14 @@ def test_an_insane_output_fails_where_it_is_to_gate_and_is_reported_elsewhere() 
     assert said in reported.reasons
 
 
+@pytest.mark.parametrize(("requests", "said"), [(150, True), (200, False)])
+def test_too_few_requests_to_see_a_late_hang_are_said(requests: int, said: bool) -> None:
+    level = {"concurrency": 8, "requests": requests, "completed": requests, "failed": {}}
+    verdict = evaluate({"levels": [level], "workload": {"prompt_tokens": 8}}, {})
+    assert verdict.result == "pass"
+    assert ("150 requests in all: a server that hangs after 200 has not shown it" in verdict.reasons) == said
+
+
 def test_what_the_budget_left_out_is_said() -> None:
     verdict = evaluate(bench(budget={"seconds": 60, "used_s": 60, "cut": ["level 64, pass 1: left out"]}), {})
     assert "the time was short: level 64, pass 1: left out" in verdict.reasons
