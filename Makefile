@@ -12,7 +12,7 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sglang story test unit test-sglang check fuzz bench-client gate-study status apply rollback down format clean rehearsal-programs browser compiler
+.PHONY: help demo demo-sglang story test unit test-sglang check fuzz bench-client gate-study gate-real status apply rollback down format clean rehearsal-programs browser compiler
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ bench-client: $(STAMP) compiler ## load clients side by side; the tables go to d
 
 gate-study: $(STAMP) ## how often the gate errs, on simulated starts; the table goes to docs/gate.md
 	@$(PYTHON_ENV) -m deployer.bench.study --write docs/gate.md
+
+gate-real: $(STAMP) rehearsal-programs ## the same on real starts of a practice host (ten minutes); table in docs/gate.md
+	@$(if $(SUDO),$(SUDO) -v)
+	@$(PYTHON_ENV) tools/gate_real.py --write docs/gate.md $(ARGS)
 
 status: $(STAMP) ## what is live, and is it healthy
 	@$(PYTHON_ENV) -m deployer status $(ARGS)

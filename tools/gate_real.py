@@ -4,7 +4,8 @@ Each apply is a whole deployment (a start of the stand-in, a benchmark over HTTP
 a real scheduler, network stack and load client on this machine, and not drawn from a formula. The server's name changes
 from one apply to the next, which asks for a start and has no part in the speed.
 
-    .venv/bin/python tools/gate_real.py --same 8 --slower 4 --out /tmp/gate.json
+    .venv/bin/python tools/gate_real.py --same 8 --slower 4 --out /tmp/gate.json --write docs/gate.md
+    .venv/bin/python tools/gate_real.py --kept /tmp/gate.json --write docs/gate.md
 
 It boots a practice host of its own and takes it down at the end.
 """
@@ -17,9 +18,10 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from deployer.bench.study import REAL_BEGIN, REAL_END, real_block, replaced
 
 SET = "gate-real"
 #: A step that takes this much longer loses a tenth of the throughput.
@@ -85,13 +87,28 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--out", type=Path, help="keep all verdicts in this JSON file")
+    parser.add_argument("--kept", type=Path, help="apply nothing, show what such a file has")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="put the table between the marks of this page"
+    )
     options = parser.parse_args()
+    found = json.loads(options.kept.read_text()) if options.kept else measured(options)
+    text = real_block(found)
+    print(text)
+    if options.write:
+        page = options.write.read_text(encoding="utf-8")
+        options.write.write_text(replaced(page, text, REAL_BEGIN, REAL_END), encoding="utf-8")
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """All applies, on a practice host that is made for them."""
     settings = {
         "noise": options.noise,
         "start_noise": options.start_noise,
         "speed": options.speed,
         "scale": 0.1,
     }
+    kept = {key: value for key, value in vars(options).items() if not isinstance(value, Path)}
     flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     up = deployer("rehearse", "up", "--name", SET, *flags)
     path = Path(re.search(r"(?m)^inventory +(.+)$", up)[1])  # type: ignore[index]  # `up` prints it
@@ -107,10 +124,8 @@ def main() -> None:
     finally:
         deployer("rehearse", "down", "--name", SET)
         if options.out:
-            options.out.write_text(json.dumps({"settings": vars(options) | {"out": None}, **found}, indent=1))
-    for kind, verdicts in found.items():
-        counts = Counter(item["result"] for item in verdicts)
-        print(f"{kind}: {', '.join(f'{count} {result}' for result, count in counts.items())}")
+            options.out.write_text(json.dumps({"settings": kept, **found}, indent=1))
+    return {"settings": kept, **found}
 
 
 if __name__ == "__main__":

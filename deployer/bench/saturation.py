@@ -19,7 +19,7 @@ Json = dict[str, Any]
 #: A client that uses more of one core, or whose event loop is later than this in the median, measures itself.
 CPU_LIMIT = 0.7
 LAG_LIMIT = 0.005
-#: Seconds between two looks at the lag: a look wakes an idle client, ten milliseconds were a third of its work.
+#: Seconds between two looks at the lag: a look wakes an idle client, and every 10 ms was felt.
 #: On average; each wait is another, because an even beat would fall into step with what blocks the loop.
 LAG_PERIOD = 0.04
 _GOLDEN = 0.618034

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import pstdev
 from typing import Any
 
 from deployer.bench.noise import Noise, learn_from
@@ -30,6 +31,7 @@ SEED = 20240607
 TRIALS = 2000
 #: How often somebody applies at most who wants to know.
 APPLIES = 3
+REAL_BEGIN, REAL_END = "<!-- real: begin -->", "<!-- real: end -->"
 BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
 
 
@@ -159,12 +161,55 @@ def mark() -> str:
     return f"<!-- {' '.join(f'{cell.fail:.4f}/{cell.inconclusive:.4f}' for cell in few)} -->\n"
 
 
-def replaced(page: str, text: str) -> str:
+def real_block(found: Json) -> str:
+    """What stands between the marks of the real applies (``tools/gate_real.py``): counts, and what so many tell."""
+    settings = found["settings"]
+    kinds = (
+        ("first", "the first ones, against 0 to 2 starts"),
+        ("same", "the same speed, against 3 starts and more"),
+        ("slower", "every step 11 % longer (a tenth slower)"),
+    )
+    rows = ["| | applies | pass | inconclusive | fail |", "|---|---|---|---|---|"]
+    told = []
+    for kind, words in kinds:
+        verdicts = [item["result"] for item in found[kind]]
+        counts = " | ".join(str(verdicts.count(result)) for result in ("pass", "inconclusive", "fail"))
+        rows.append(f"| {words} | {len(verdicts)} | {counts} |")
+        effects = [100 * item["effect"] for item in found[kind] if item["effect"] is not None]
+        if kind != "first" and effects:
+            spread = f" (deviation {pstdev(effects):.1f} %)" if len(effects) > 1 else ""
+            told.append(f"{words}: {min(effects):+.1f} to {max(effects):+.1f} %{spread}")
+    limits = [
+        f"{count} applies without a {what} leave a rate of up to {100 * (1 - 0.05 ** (1 / count)):.0f} % possible"
+        for what, count in (
+            ("false fail", _clean(found["same"], "fail")),
+            ("miss", _clean(found["slower"], "pass")),
+        )
+        if count
+    ]
+    steps, starts = (100 * settings[name] for name in ("noise", "start_noise"))
+    levels = ", ".join(map(str, settings["levels"]))
+    head = (
+        f"`{settings['profile']}`, noise {steps:g} % a step and {starts:g} % a start, "
+        f"levels {levels} with {settings['repeats']} passes each.\n\n"
+    )
+    tail = f"\nEffects: {'; '.join(told)}." + (
+        f" By their number (95 %): {'; '.join(limits)}." if limits else ""
+    )
+    return head + "\n".join(rows) + "\n" + tail + "\n"
+
+
+def _clean(verdicts: Sequence[Json], wrong: str) -> int:
+    """How many there are, where none is wrong; else 0."""
+    return 0 if any(item["result"] == wrong for item in verdicts) else len(verdicts)
+
+
+def replaced(page: str, text: str, begin_mark: str = BEGIN, end_mark: str = END) -> str:
     """A page with ``text`` between its marks. ValueError where it has none."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    head, begin, rest = page.partition(begin_mark)
+    _, end, tail = rest.partition(end_mark)
     if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} and {END}")
+        raise ValueError(f"the page has no {begin_mark} and {end_mark}")
     return f"{head}{begin}\n{text}{end}{tail}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +68,34 @@ def test_a_page_without_marks_is_refused() -> None:
     assert study.replaced(page, "new\n") == f"a\n{study.BEGIN}\nnew\n{study.END}\nb\n"
     with pytest.raises(ValueError, match="no <!-- study: begin -->"):
         study.replaced("a page", "new")
+
+
+def real(*results: str, effect: float = 0.01) -> list[dict[str, Any]]:
+    return [{"result": result, "effect": effect} for result in results]
+
+
+SETTINGS = {"profile": "pp8", "noise": 0.01, "start_noise": 0.02, "levels": [2, 4], "repeats": 2}
+
+
+def test_real_applies_are_counted_and_their_number_is_told() -> None:
+    found = {
+        "settings": SETTINGS,
+        "first": real("pass", effect=0.0),
+        "same": real("pass", "pass", "inconclusive", "pass"),
+        "slower": real("fail", "fail", effect=-0.1),
+    }
+    text = study.real_block(found)
+    assert "| the same speed, against 3 starts and more | 4 | 3 | 1 | 0 |" in text
+    assert "| every step 11 % longer (a tenth slower) | 2 | 0 | 0 | 2 |" in text
+    assert "4 applies without a false fail leave a rate of up to 53 % possible" in text
+    assert "2 applies without a miss leave a rate of up to 78 % possible" in text
+
+
+def test_real_applies_that_erred_promise_nothing() -> None:
+    found = {"settings": SETTINGS, "first": [], "same": real("fail", "pass"), "slower": []}
+    assert "possible" not in study.real_block(found)
+
+
+def test_the_gate_page_has_the_marks_of_real_applies() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "gate.md").read_text(encoding="utf-8")
+    assert "\nTABLE" in study.replaced(page, "TABLE", study.REAL_BEGIN, study.REAL_END)
