@@ -20,7 +20,7 @@ STEPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "bench_serving": (
         (f"torch=={TORCH}",),
         ("--no-deps", "sglang==0.5.23"),
-        ("-r", str(_REHEARSAL / "sglang_requirements.txt"), "datasets==5.1.0"),
+        ("-r", str(_REHEARSAL / "sglang_requirements.txt"), "datasets==5.2.0"),
     ),
     "guidellm": (("guidellm==0.8.1",),),
     "aiperf": (("aiperf==0.13.0",),),
