@@ -92,8 +92,9 @@ class Child:
 
     async def _read(self, take: Callable[[Json | None], None]) -> None:
         assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
-            take(json.loads(line))
+        with contextlib.suppress(ValueError):  # killed within a line, or one without an end: it says no more
+            while line := await self.process.stdout.readline():
+                take(json.loads(line))
         take(None)
 
     async def end(self, *, at_once: bool = False) -> None:

@@ -15,7 +15,7 @@ from deployer.deploy.following import describe_bench_event
 from deployer.deploy.model import Json, Step
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
-from deployer.errors import DeployerError, GateInconclusive, NothingServing, Refused
+from deployer.errors import DeployerError, GateInconclusive, HostError, NothingServing, Refused
 from deployer.host.state import ServiceState
 
 #: What the lease is taken for; others see it in `status` and where they are refused.
@@ -79,9 +79,12 @@ def measure(
         slots=((manifest.get("in_effect") or {}).get("computed") or {}).get("slots") or 1,
     )
     if not _anything(bench):
+        why = bench.get("stopped") or "no request was completed"
         raise GateInconclusive(
-            f"nothing could be measured: {bench.get('stopped') or 'no request was completed'}",
-            remedy="`deployer status` and `deployer logs` show how the server is; --budget gives more time",
+            f"nothing could be measured: {why}",
+            remedy="give it more time with --budget"
+            if "time was used up" in why
+            else "`deployer status` and `deployer logs` show how the server is",
         )
     about = shelf.describe([manifest])
     try:
@@ -96,7 +99,11 @@ def measure(
         raise
     except DeployerError as error:
         reporter.failed(f"measured, but not kept on the host: {error.message}")
-        return Measured(f"{release}@?", release, bench, about, error)
+        lost = HostError(
+            f"the figures are not kept on the host: {error.message}",
+            remedy="see to its disk or the connection; what was measured is shown, and exported where asked for",
+        )
+        return Measured(f"{release}@?", release, bench, about, lost)
     reporter.done(f"kept as {name}")
     return Measured(name, release, bench, about)
 

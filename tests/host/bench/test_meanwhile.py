@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from deployer.bench import load
 from deployer.bench.spec import Spec
+from deployer.bench.workers import Child
 
 SMI = """#!/bin/sh
 case "$*" in *clocks.sm*) echo "Field is not a valid field to query."; exit 2;; esac
@@ -50,3 +53,30 @@ def test_the_server_and_its_gpus_are_seen(
 
 def test_a_server_that_says_nothing_is_measured_all_the_same(mock_server: str) -> None:
     assert measure(mock_server) is None
+
+
+def test_an_nvidia_smi_that_hangs_delays_nobody(
+    mock_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    began = time.monotonic()
+    found = measure(mock_server + "/quiet", nvidia_smi=True)
+    assert time.monotonic() - began < 30
+    assert found is None or found["gpus"] == []
+
+
+def test_a_child_that_ends_within_a_line_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half.py").write_text("print('{\"t\": 1}')\nprint('{\"t\": ', end='')\n")
+    monkeypatch.setattr("deployer.bench.workers.__file__", str(tmp_path / "workers.py"))
+    said: list[Any] = []
+
+    async def follow() -> None:
+        child = await Child.start(("half.py",), {}, {}, said.append)
+        await child.process.wait()
+        await child.end()
+
+    asyncio.run(follow())
+    assert said == [{"t": 1}, None]
