@@ -94,7 +94,9 @@ def judge(before: Counters, after: Counters, *, ours: int, unsure: int, seconds:
     evidence: list[str] = []
     foreign = False
     for moment, seen in (("before", before.in_flight), ("after", after.in_flight)):
-        if seen:
+        if seen and moment == "after" and unsure:  # a server that hangs does not drop what we gave up
+            evidence.append(f"{seen} requests were in flight after it, perhaps ours that did not end")
+        elif seen:
             foreign = True
             evidence.append(f"{seen} requests that are not ours were in flight {moment} it")
     if before.tokens is None or after.tokens is None:

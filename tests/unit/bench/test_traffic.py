@@ -98,6 +98,7 @@ def test_a_server_that_shows_nothing() -> None:
         (Counters(100.0, 0), Counters(1000.0, 0), 0, None),  # fewer than ours: another server's counter
         (Counters(100.0, 2), Counters(1100.0, 0), 0, True),
         (Counters(None, 0), Counters(None, 1), 0, True),
+        (Counters(None, 0), Counters(None, 1), 64, None),  # a server that hangs still holds ours
         (Counters(None, 0), Counters(None, 0), 0, None),
         (Counters(None, None), Counters(5.0, None), 0, None),
     ],
