@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from deployer.errors import UsageError
+from deployer.errors import Interrupted, UsageError
 from deployer.rehearsal import hosts, machine, sglang_env
 from deployer.rehearsal.checks import SETTINGS
 from deployer.rehearsal.engine_venv import DEFAULT_VERSION, VERSIONS
@@ -106,7 +106,10 @@ def print_json(document: object) -> None:
 
 
 class OnThisMachine(click.Group):
-    """Commands that keep files on the operator's machine, whose disk may be full, or not be ours to write to."""
+    """Commands that keep files on the operator's machine, whose disk may be full, or not be ours to write to.
+
+    What they make they make step by step, and each goes on from where one before it was broken off.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -116,6 +119,8 @@ class OnThisMachine(click.Group):
             if told is None:
                 raise
             raise told from error
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted", remedy="the same command again goes on from here") from error
 
 
 @click.group(

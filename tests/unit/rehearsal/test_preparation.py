@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from deployer.errors import HostError, PreflightRefused, UsageError
+from deployer.errors import HostError, Interrupted, PreflightRefused, UsageError
 from deployer.rehearsal import commands, container, hosts, machine, preparation, sets, sglang_env
 from deployer.rehearsal.preparation import Step, complaint, is_done, marker, pending, prepare
 from deployer.rehearsal.sglang_env import Environment, forget_half_installed, require_disk, steps
@@ -267,3 +267,13 @@ def test_a_disk_that_takes_nothing_is_said_and_a_fault_of_ours_stays_one(
     assert isinstance(error, HostError)
     assert told in error.message
     assert "DEPLOYER_REHEARSAL_DIR" in str(error.remedy)
+
+
+def test_what_is_broken_off_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "as_root", stop)
+    error = CliRunner().invoke(commands.rehearse, ["clean"]).exception
+    assert isinstance(error, Interrupted)
+    assert error.remedy == "the same command again goes on from here"
