@@ -56,8 +56,8 @@ class SglangSite(Site):
     def write_inventory(
         self,
         *,
-        grace: float = 20,
-        lease: float = 10,
+        grace: float = 60,
+        lease: float = 30,
         more: str = "",
         gate: str = "",
         relative_gate: str = 'baseline = "none"',

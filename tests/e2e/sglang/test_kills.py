@@ -11,6 +11,10 @@ from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import serves_as_before, strays, victim, watching
 
 
+#: A benchmark that does not end before anybody looks.
+LONG = "levels = [1]\noutput_tokens = 6000\nprompt_tokens = 16\nwarmups = 1\nsingles = 1\nrepeats = 1\ndiscard = false"
+
+
 @pytest.mark.parametrize(
     ("name", "moment", "said"),
     [
@@ -24,7 +28,7 @@ from tests.e2e.sglang.seen import serves_as_before, strays, victim, watching
 )
 def test_a_candidate_that_is_killed(tp1_site: SglangSite, name: str, moment: str, said: str) -> None:
     site = tp1_site
-    site.write_inventory(limits="max_total_tokens = 8192")
+    site.write_inventory(limits="max_total_tokens = 8192", bench=LONG)
     child = site.start("apply", "tp1", "--yes", "--json")
     site.until(lambda: site.step() == moment, PATIENCE)
     if moment == "wait":  # while its children import
