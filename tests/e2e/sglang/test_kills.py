@@ -10,7 +10,6 @@ from tests.e2e.conftest import finished
 from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import serves_as_before, strays, victim, watching
 
-
 #: A benchmark that does not end before anybody looks.
 LONG = "levels = [1]\noutput_tokens = 6000\nprompt_tokens = 16\nwarmups = 1\nsingles = 1\nrepeats = 1\ndiscard = false"
 
