@@ -62,7 +62,7 @@ def trouble_with_files(error: OSError) -> HostError | None:
         return None
     where = f" at {error.filename}" if error.filename else ""
     return HostError(
-        f"practice hosts could not be kept on this machine's disk: {error.strerror}{where}",
+        f"a file of the practice hosts cannot be written or read: {error.strerror}{where}",
         remedy="put that right, or name a folder on another disk in DEPLOYER_REHEARSAL_DIR",
     )
 
