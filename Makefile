@@ -36,7 +36,7 @@ test: $(STAMP) rehearsal-programs browser compiler ## all tests, those on practi
 unit: $(STAMP) ## the unit tests alone: seconds, no root, no practice host
 	@tools/unit.sh $(PYTHON_ENV) $(ARGS)
 
-test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, more than an hour)
+test-sglang: $(STAMP) rehearsal-programs ## tests with the real SGLang on the CPU (3 GB once, half an hour)
 	@tools/test.sh $(PYTHON_ENV) -m sglang -n 2 --dist loadfile $(ARGS)
 
 check: $(STAMP) rehearsal-programs browser compiler ## format, lint, types and all tests

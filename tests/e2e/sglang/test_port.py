@@ -12,8 +12,21 @@ from tests.e2e.sglang.seen import serves_as_before
 from tests.e2e.sglang.test_launch_failures import PROMPT, seconds_to_the_end
 
 PORT = 30001
-# Bound but not listening: who connects is refused, as before, yet the port is taken.
-HOLD = "import socket, time; s = socket.socket(); s.bind((%r, %d)); time.sleep(3600)"
+QUIET_PORT = 30003
+# Bound but not listening: who connects is refused, as before, yet the port is taken. What was connected to it may keep it
+# for a minute.
+HOLD = """
+import pathlib, socket, time
+while True:
+    try:
+        taken = socket.socket()
+        taken.bind((%r, %d))
+        break
+    except OSError:
+        time.sleep(0.2)
+pathlib.Path("/run/port-is-taken").touch()
+time.sleep(3600)
+"""
 
 
 @pytest.fixture
@@ -26,11 +39,11 @@ def site(tp1_site: SglangSite) -> Iterator[SglangSite]:
     )
 
 
-def other_port(site: SglangSite, **more: str) -> None:
+def other_port(site: SglangSite, port: int = PORT, **more: str) -> None:
     site.write_inventory(**more)  # type: ignore[arg-type]
     text = site.inventory.read_text()
     assert text.count("port = 30000") == 1
-    site.inventory.write_text(text.replace("port = 30000", f"port = {PORT}"))
+    site.inventory.write_text(text.replace("port = 30000", f"port = {port}"))
 
 
 def thief(site: SglangSite) -> str:
@@ -65,9 +78,11 @@ def test_a_stranger_who_answers_ends_the_wait(site: SglangSite) -> None:
 
 
 def test_the_bind_error_ends_the_wait(site: SglangSite) -> None:
-    hold = HOLD % (site.host.address, PORT)
+    hold = HOLD % (site.host.address, QUIET_PORT)
+    site.host.run(["rm", "-f", "/run/port-is-taken"])
     site.host.run(["systemd-run", "-q", "--unit=thief", "python3", "-c", hold])
-    other_port(site)
+    site.until(lambda: "port-is-taken" in site.host.run(["ls", "/run"]), 90)
+    other_port(site, QUIET_PORT)
     document = site.json("apply", "tp1", "--yes", expect=5)
     assert document["outcome"] == "rolled_back"
     failure = document["failure"]

@@ -102,7 +102,7 @@ def test_its_ends_are_those_that_are_kept(site: SglangSite) -> None:
         idle = Loose(site, "idle")
         idle.wait_for("fired up and ready to roll")
         site.until(lambda: health.states[-1] == "200")
-        started, health.states[:] = list(health.states), []
+        started, health.states[:] = list(health.states), ["200"]
         assert behaviour.fits(started, behaviour.kept("launch", VERSION)["health"])
         idle.signal("TERM")
         found["SIGTERM while idle"] = {"exit": idle.exit(), "health": [*health.states]}
