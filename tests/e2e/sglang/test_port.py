@@ -13,7 +13,7 @@ from tests.e2e.sglang.test_launch_failures import PROMPT, seconds_to_the_end
 
 PORT = 30001
 QUIET_PORT = 30003
-# Bound but not listening: who connects is refused, as before, yet the port is taken. What was connected to it may keep it
+# Bound but not listening: who connects is refused, as before, yet the port is taken. What was connected may keep it
 # for a minute.
 HOLD = """
 import pathlib, socket, time
