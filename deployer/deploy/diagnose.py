@@ -74,6 +74,8 @@ def of_release(session: Session, number: int) -> Diagnosis:
         extra["recorded"] = {name: failure.get(name) for name in ("signature", "phase", "cause", "remedy")}
     if manifest.get("timeline"):
         extra["recorded_timeline"] = manifest["timeline"]
+    if not (failure or manifest.get("invocation_id") or any(line.text.strip() for line in lines)):
+        extra["never_started"] = True
     running = session.state().running
     serves = running is not None and running.release == release
     return diagnose(lines, running=True if serves else None, extra=extra)

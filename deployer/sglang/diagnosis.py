@@ -59,6 +59,8 @@ class Diagnosis:
             return (
                 f"not an SGLang log: {f'it looks like one of {self.stranger}' if self.stranger else _NOTHING}"
             )
+        if self.extra.get("never_started"):
+            return f"no failure: this release was never started (it is {self.extra.get('state')})"
         if not self.state.last_line:
             return "no failure in this log: it holds nothing of SGLang's"
         if self.running:

@@ -158,3 +158,36 @@ def base_gpu_id(facts: Facts) -> Iterator[Hit]:
         yield Hit(
             f"the last rank would take GPU {last} of a list of {have} (0 to {have - 1})", facts.at(option)
         )
+
+
+#: The least that SGLang works with, of flags that it takes any number for.
+_LEAST = {
+    "--attn-cp-size": 1,
+    "--base-gpu-id": 0,
+    "--decode-log-interval": 1,
+    "--gpu-id-step": 1,
+    "--max-queued-requests": 1,
+    "--moe-dp-size": 1,
+    "--page-size": 1,
+    "--schedule-conservativeness": 0,
+    "--tokenizer-worker-num": 1,
+    "--watchdog-timeout": 1,
+}
+
+
+@THEME.rule(
+    "below-the-least",
+    Severity.ERROR,
+    "no size is below the least that SGLang works with",
+    about="""SGLang's parser takes any number. Given to 0.5.23, 0 or less ended the start: a division by zero (page
+    size, attention context parallel size), an assertion (tokenizer workers, GPU step, base GPU, conservativeness), a
+    shape that does not fit (page size -4); for the log interval, the queue and the watchdog only at the server's own
+    first request, after the whole load.""",
+    remedy="leave the flag out, or give it at least what the rule names",
+    references=["observed with SGLang 0.5.23"],
+)
+def below_the_least(facts: Facts) -> Iterator[Hit]:
+    for option, least in _LEAST.items():
+        value = facts.flag(option)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
+            yield Hit(f"{option} is {value}, at least {least} is needed", facts.at(option))

@@ -108,6 +108,15 @@ def test_a_release_is_diagnosed_from_what_it_kept() -> None:
     assert "as it was seen then" in render(found)
 
 
+def test_a_release_that_was_never_started_is_called_that() -> None:
+    made = world(())
+    kept(made, state="abandoned")
+    made.service(session(made).service.name).releases["0002-pp8"]["files"] = {}
+    with opened(made) as here:
+        found = of_release(here, 2)
+    assert found.verdict == "no failure: this release was never started (it is abandoned)"
+
+
 def test_a_release_that_is_not_there_is_refused() -> None:
     made = world(())
     with opened(made) as here, pytest.raises(Refused, match="no release 9"):

@@ -31,6 +31,10 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "dp-meaning": ({"profile": {"parallelism": {"tp": 2, "dp": 4}}}, {"profile": DP_ATTENTION}),
     "too-few-gpus": ({"profile": tp(), "service": {"gpus": [0, 1]}}, {"profile": tp()}),
     "gpus-unused": ({"profile": tp(4)}, {"profile": tp(8)}),
+    "below-the-least": (
+        {"profile": {"extra_args": {"page-size": 0}}},
+        {"profile": {"extra_args": {"page-size": 1, "schedule-conservativeness": 0.0}}},
+    ),
     "base-gpu-id": (
         {"profile": tp(4), "service": extra(base_gpu_id=5)},
         {"profile": tp(4), "service": extra(base_gpu_id=4)},
