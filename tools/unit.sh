@@ -17,12 +17,14 @@ fi
 
 # About half of the work. The other process takes whatever is not named here, so that nothing can be left out.
 some="bench deploy engine cli units"
+# What programs print and what is logged is of no interest to them, and catching it costs each test something.
+plain="--capture=sys -p no:logging"
 told=$(mktemp)
 trap 'rm -f "$told"' EXIT
-# shellcheck disable=SC2046 # the names are words
-"$python" -m pytest -q -p no:cacheprovider $(printf 'tests/unit/%s ' $some) >"$told" 2>&1 &
-# shellcheck disable=SC2046
-"$python" -m pytest -q tests/unit $(printf ' --ignore tests/unit/%s' $some)
+# shellcheck disable=SC2046,SC2086 # words
+"$python" -m pytest -q $plain -p no:cacheprovider $(printf 'tests/unit/%s ' $some) >"$told" 2>&1 &
+# shellcheck disable=SC2046,SC2086
+"$python" -m pytest -q $plain tests/unit $(printf ' --ignore tests/unit/%s' $some)
 second=$?
 wait $!
 first=$?
