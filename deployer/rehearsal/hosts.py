@@ -329,7 +329,12 @@ def reboot(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
                 raise HostError(f"practice host {host.name} does not shut down")
             time.sleep(0.05)
         say(f"{host.name} has shut down")
-        if not container.containers_of(host.folder / "root"):
+        # systemd-nspawn either ends now or boots again by itself; on a busy machine it takes its time to do so.
+        while container.containers_of(host.folder / "root") and not host.running:
+            if time.monotonic() > deadline:
+                raise HostError(f"practice host {host.name} has shut down, but systemd-nspawn does not end")
+            time.sleep(0.05)
+        if not host.running:
             _boot(host)
         _await_boot(host)
         say(f"{host.name} is up again")

@@ -13,7 +13,9 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,6 +197,27 @@ class _Progress:
         self.say(f"  {now - self.began:.0f} s, {size}" + (f": {last[:90]}" if last else ""))
 
 
+@contextlib.contextmanager
+def _held_back() -> Iterator[list[int]]:
+    """Signals that end this program are kept in the list: who is to end a program must know it first.
+
+    (Ctrl-C between the start of a child and `Popen`'s return would leave the child without anybody who knows it.)
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _run_all(folder: Path, commands: Sequence[Argv], lock: int, log: Path, progress: _Progress) -> bool:
     """Run commands one after the other, their output to ``log``; False at the first that fails."""
     scratch = folder / "tmp"
@@ -207,19 +230,22 @@ def _run_all(folder: Path, commands: Sequence[Argv], lock: int, log: Path, progr
             output.write(f"$ {' '.join(argv)[:300]}\n")
             output.flush()
             try:
-                child = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**environment, "TMPDIR": str(scratch)},
-                    cwd=folder,
-                    pass_fds=(lock,),
-                )
+                with _held_back() as came:
+                    child = subprocess.Popen(
+                        argv,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env={**environment, "TMPDIR": str(scratch)},
+                        cwd=folder,
+                        pass_fds=(lock,),
+                    )
             except OSError as error:
                 output.write(f"{argv[0]} cannot be run: {error}\n")
                 return False
             try:
+                for number in came:
+                    signal.raise_signal(number)
                 while child.poll() is None:
                     progress.tick()
                     time.sleep(_POLL)

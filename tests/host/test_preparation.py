@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,26 @@ def test_ctrl_c_ends_the_program_too(tmp_path: Path) -> None:
     step = Step("slow", "being slow", "1")
     assert pending(tmp_path, [step]) == [step]
     assert subprocess.run(["flock", "-w", "10", str(tmp_path / "lock"), "true"], check=False).returncode == 0
+
+
+def test_ctrl_c_while_a_program_starts_ends_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moment in which it runs already, and `Popen` has not returned."""
+    real = subprocess.Popen
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: Any, **more: Any) -> subprocess.Popen[bytes]:
+        child = real(*args, **more)
+        children.append(child)
+        signal.raise_signal(signal.SIGINT)
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(
+            tmp_path, [Step("slow", "being slow", "1", commands=shell("sleep 60"))], say=lambda line: None
+        )
+    assert children[0].returncode == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def fake_python(folder: Path, name: str, text: str) -> None:

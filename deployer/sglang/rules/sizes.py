@@ -165,7 +165,6 @@ _LEAST = {
     "--attn-cp-size": 1,
     "--base-gpu-id": 0,
     "--decode-log-interval": 1,
-    "--gpu-id-step": 1,
     "--max-queued-requests": 1,
     "--moe-dp-size": 1,
     "--page-size": 1,
@@ -180,7 +179,7 @@ _LEAST = {
     Severity.ERROR,
     "no size is below the least that SGLang works with",
     about="""SGLang's parser takes any number. Given to 0.5.23, 0 or less ended the start: a division by zero (page
-    size, attention context parallel size), an assertion (tokenizer workers, GPU step, base GPU, conservativeness), a
+    size, attention context parallel size), an assertion (tokenizer workers, base GPU, conservativeness), a
     shape that does not fit (page size -4); for the log interval, the queue and the watchdog only at the server's own
     first request, after the whole load.""",
     remedy="leave the flag out, or give it at least what the rule names",
