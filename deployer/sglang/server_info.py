@@ -26,7 +26,7 @@ _IN_TEXT = re.compile(
 _BEARER = re.compile(r"(?P<key>\bBearer\s+)(?P<value>[^\s'\",]+)", re.IGNORECASE)
 #: A part of every secret's name; a text without any holds none.
 _NAMES = ("key", "password", "secret", "auth", "access", "hf", "hub", "bearer")
-#: Characters of a long text that are looked at together.
+#: Characters of a long text that are looked at together, at least.
 _CHUNK = 1 << 14
 _NOT_SECRET = {"None", "null", "True", "False", '""', "''", REDACTED}
 
@@ -169,7 +169,7 @@ def _redact(value: Any, secrets: list[str]) -> Any:
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, REDACTED)
-        return "".join(map(_in_text, _chunks(value)))
+        return _in_text(value)
     if isinstance(value, Mapping):
         return {
             key: _hidden(item) if _SECRET_KEY.fullmatch(str(key)) else _redact(item, secrets)
@@ -180,27 +180,31 @@ def _redact(value: Any, secrets: list[str]) -> Any:
     return value
 
 
-def _chunks(text: str) -> Iterator[str]:
-    """A long text in parts of whole lines: one that names no secret costs nothing."""
+def _in_text(text: str) -> str:
+    """A text without its secrets. Of a long one only the parts that name any cost something.
+
+    A part that does is looked at together with the next, because a value may stand on the line after its name.
+    """
+    done, named = [], list[str]()
+    for part in _parts(text):
+        low = part.lower()
+        named.append(part)
+        if not any(word in low for word in _NAMES):
+            done.append(_hide_all("".join(named)) if len(named) > 1 else part)
+            named.clear()
+    return "".join([*done, _hide_all("".join(named))])
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts of whole lines, of `_CHUNK` characters and the rest of a line."""
     start = 0
-    while len(text) - start > 2 * _CHUNK:
-        end = start + _CHUNK
-        for _ in range(2):  # a value may stand on the line after its name
-            end = text.find("\n", end) + 1
-            if not end:
-                break
-        if not end:
-            break
+    while start < len(text):
+        end = text.find("\n", start + _CHUNK) + 1 or len(text)
         yield text[start:end]
         start = end
-    yield text[start:] if start else text
 
 
-def _in_text(text: str) -> str:
-    if len(text) >= _CHUNK:
-        low = text.lower()
-        if not any(word in low for word in _NAMES):
-            return text
+def _hide_all(text: str) -> str:
     return _BEARER.sub(_hide, _IN_TEXT.sub(_hide, text))
 
 

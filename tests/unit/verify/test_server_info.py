@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployer.sglang import server_info
 from deployer.sglang.server_info import compare, effective_arguments, redact
 
 
@@ -128,6 +129,30 @@ def test_keys_are_compared_without_showing_them() -> None:
 def test_secrets_leave_text(text: str) -> None:
     assert "sk-1abc" not in redact(text)
     assert "***" in redact(text)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "--api-key sk-1abc",
+        "api_key:\nsk-1abc",
+        "auth-token\n=\nsk-1abc",
+        "access_token='sk-1abc\nsk-1abc'",
+        "HF_TOKEN=sk-1abc",
+        "hub_token: sk-1abc",
+        "password sk-1abc",
+        "client-secret=sk-1abc",
+        "watermark_key_b=sk-1abc",
+        "Bearer sk-1abc",
+    ],
+)
+def test_secrets_leave_a_long_text_wherever_it_is_cut(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_info, "_CHUNK", 24)
+    for before in range(60):
+        text = "x" * before + "\n" + 5 * "a line\n" + secret + "\n" + 20 * "a line\n"
+        found = redact(text)
+        assert "sk-1abc" not in found
+        assert found.count("a line\n") == 25
 
 
 @pytest.mark.parametrize(
