@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from typing import Literal
+
+from deployer.bench import stats
 
 _HEAD = 4  # arrival, read, ended, number of pieces: see server.c
 
@@ -54,15 +56,9 @@ def served(raw: bytes) -> list[Served]:
     return sorted(found, key=lambda request: request.arrival)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Linear between neighbours. ValueError where there is no value."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("a percentile of nothing")
-    at = (len(ordered) - 1) * share / 100
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+def percentile(values: Iterable[float], share: float) -> float:
+    """Of values in any order, as `deployer.bench.stats.percentile`. ValueError where there is no value."""
+    return stats.percentile(sorted(values), share)
 
 
 def gaps(moments: Sequence[float]) -> list[float]:

@@ -60,9 +60,8 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Markup
     """A chart of one or more lines; y begins at 0."""
     points = [point for line in series for point in line.points]
     xs = [*x.ticks, *(point.x for point in points)]
-    highs = [*(point.y for point in points), *(dot[1] for line in series for dot in line.dots)]
-    highs += [span[2] for line in series for span in line.spans]
-    y_ticks = round_ticks(y.top or max(highs))
+    top = y.top or highest(series)
+    y_ticks = round_ticks(top)
     x_ticks = list(x.ticks) or round_ticks(max(xs))
     low = 0.0 if not x.log else _log(min(xs)) - 0.25
     high = (_log(max(xs)) + 0.25) if x.log else max(x_ticks[-1], *xs)
@@ -72,7 +71,7 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Markup
         return round(_LEFT + share * (WIDTH - _LEFT - _RIGHT), 1)
 
     def up(value: float) -> float:
-        share = value / (max(y_ticks[-1], y.top or max(highs)) or 1)
+        share = value / (max(y_ticks[-1], top) or 1)
         return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
 
     parts = [
@@ -168,6 +167,14 @@ def swatch(number: int) -> Markup:
         '<svg class="swatch s{}" viewBox="0 0 30 12" aria-hidden="true">'
         '<line class="line" x1="1" x2="29" y1="6" y2="6" stroke-dasharray="{}"/>{}</svg>'
     ).format(number % 8, _DASHES[number % len(_DASHES)], marker(number, 15, 6))
+
+
+def highest(series: Sequence[Series]) -> float:
+    """The highest of all that the lines show; 0 where they show nothing."""
+    highs = [point.y for line in series for point in line.points]
+    highs += [value for line in series for _, value in line.dots]
+    highs += [high for line in series for _, _, high in line.spans]
+    return max(highs, default=0.0)
 
 
 def round_ticks(top: float, most: int = 6) -> list[float]:

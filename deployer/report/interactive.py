@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import escape
 
 from deployer.errors import UsageError
-from deployer.report.charts import Axis, Series, round_ticks
+from deployer.report.charts import Axis, Series, highest, round_ticks
 
 Json = dict[str, Any]
 #: As `charts` draws them, in plotly's names (plotly.com/javascript/reference/scatter).
@@ -43,11 +43,7 @@ def figure(series: Sequence[Series], x: Axis, y: Axis) -> Json:
         across["type"] = "log"
     if x.ticks:
         across |= {"tickvals": list(x.ticks), "ticktext": [f"{tick:g}" for tick in x.ticks]}
-    highs = [point.y for line in series for point in line.points] + [
-        dot[1] for line in series for dot in line.dots
-    ]
-    highs += [span[2] for line in series for span in line.spans]
-    top = round_ticks(y.top or max(highs, default=0.0))[-1]
+    top = round_ticks(y.top or highest(series))[-1]
     up: Json = {"title": {"text": str(escape(y.title))}, "range": [0, top * 1.02], "zeroline": False}
     layout = {
         "xaxis": across,

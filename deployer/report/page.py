@@ -45,7 +45,7 @@ def comparison_page(found: Compared, now: float | None = None, library: str = ""
         noise=found.noise.sentence(),
         plots=drawn,
         library=Markup(library),
-        figures=_script_data([plot["figure"] for plot in drawn]) if library else "",
+        figures=_script_data([figure(*plot["drawn"]) for plot in drawn]) if library else "",
         singles=_bars(found),
         starts=starts,
         phases=list(dict.fromkeys((bar["kind"], bar["phase"]) for row in starts for bar in row["bars"])),
@@ -75,7 +75,7 @@ def _template() -> Template:
 
 
 def plots(found: Compared) -> list[Json]:
-    """``{"title", "note", "svg", "figure"}`` of each plot that there are figures for."""
+    """``{"title", "note", "svg", "drawn"}`` of each plot with figures; the last is what it was drawn from."""
     made = []
     levels = found.levels()
     lines = [_throughput(index, subject, levels) for index, subject in enumerate(found.subjects)]
@@ -117,7 +117,7 @@ def plots(found: Compared) -> list[Json]:
 def _plot(title: str, note: str, lines: Sequence[Series], axes: tuple[Axis, Axis]) -> Json:
     drawn = [line for line in lines if line.points]
     svg = line_chart(title, drawn, *axes)
-    return {"title": title, "note": note, "svg": svg, "figure": figure(drawn, *axes)}
+    return {"title": title, "note": note, "svg": svg, "drawn": (drawn, *axes)}
 
 
 def _throughput(index: int, subject: Subject, levels: Sequence[int]) -> Series:

@@ -84,51 +84,12 @@ def any_of(where: str) -> re.Pattern[str]:
 
 #: What is in every line that a line signature, a consequence, a warning or an end can be in: a quick first look.
 _WORDS = (
-    *(
-        "err",
-        "fail",
-        "crit",
-        "exit",
-        "dead",
-        "died",
-        "kill",
-        "abort",
-        "terminat",
-        "crash",
-        "dump",
-        "segf",
-        "segment",
-    ),
-    *(
-        "bus ",
-        "assert",
-        "timeout",
-        "timed out",
-        "watchdog",
-        "connect",
-        "peer",
-        "pipe",
-        "recv",
-        "remote",
-        "oom",
-        "memory",
-    ),
-    *(
-        "mismatch",
-        "profiled",
-        "kernel",
-        "nvshmem",
-        "gloo",
-        "sig",
-        "stop",
-        "shutting",
-        "debug info",
-        "diststore",
-        "finish",
-        "too many",
-    ),
-    *("allreduce", "rlimit", "ignore", "deepep", "deactivated", "gracefully", "已杀死"),
-)
+    "err", "fail", "crit", "exit", "dead", "died", "kill", "abort", "terminat", "crash", "dump", "segf",
+    "segment", "bus ", "assert", "timeout", "timed out", "watchdog", "connect", "peer", "pipe", "recv",
+    "remote", "oom", "memory", "mismatch", "profiled", "kernel", "nvshmem", "gloo", "sig", "stop",
+    "shutting", "debug info", "diststore", "finish", "too many", "allreduce", "rlimit", "ignore",
+    "deepep", "deactivated", "gracefully", "已杀死",
+)  # fmt: skip
 
 
 def telling(text: str) -> bool:

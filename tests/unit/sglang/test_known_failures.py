@@ -10,8 +10,9 @@ import pytest
 from deployer.report.failures_doc import render
 from deployer.sglang.diagnosis import NONE, diagnose
 from deployer.sglang.failures import UNKNOWN, find
+from deployer.sglang.launch_file import CONSEQUENCE
 from deployer.sglang.logtext import read, read_lines
-from deployer.sglang.signatures import found_in, signatures
+from deployer.sglang.signatures import any_of, found_in, signatures, telling
 from tests.unit.sglang.builders import AT, QUIT, trace, until
 from tests.unit.sglang.corpus import Case, cases
 
@@ -596,6 +597,16 @@ def test_systemds_own_lines_part_starts_and_tell_how_they_ended() -> None:
     found = diagnose(list(read_lines(log)))
     assert found.starts == 2
     assert found.as_dict()["signature"] == "unit_exec"
+
+
+@pytest.mark.parametrize("name", ["batches", "practice", "threads"])
+def test_the_first_look_passes_over_nothing_that_counts(name: str) -> None:
+    """Every line that a signature is in, or a consequence, has one of the words of the first look."""
+    marks = [any_of("line"), any_of("secondary"), any_of("warning"), CONSEQUENCE]
+    lines = {line for case in cases(name) for line in case.text.split("\n")}
+    found = {line for line in lines if any(mark.search(line, 0, 2000) for mark in marks)}
+    assert len(found) > 10
+    assert not [line for line in found if not telling(line)]
 
 
 def test_no_harmless_warning_is_a_failure() -> None:
