@@ -64,6 +64,7 @@ def _deployer(python: str, load: Load, folder: Path) -> Command:
         "levels": [load.streams],
         "waves": load.waves,
         "repeats": 1,
+        "requests_at_least": 0,
         "warmups": 1,
         "singles": 0,
         "fixed_prompt": False,

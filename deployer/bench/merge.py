@@ -87,6 +87,7 @@ def once_more(values: Json, bench: Json, levels: Sequence[int], seconds: float) 
         **values,
         "levels": sorted(level for level in levels if level in repeats),
         "repeats": 1,
+        "requests_at_least": 0,
         "first_repeat": max(repeats.values(), default=0),
         "discard": False,
         "warmups": 0,

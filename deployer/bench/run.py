@@ -59,6 +59,7 @@ class Run:
         self.pace = Pace()
         self.began = self.clock()
         self.cut: list[str] = []
+        self.sent = self.failed = 0
         self.levels: dict[int, list[Pass]] = {}
         self.discarded: dict[int, Json] = {}
         self.outputs: list[stats.Request] = []
@@ -171,8 +172,29 @@ class Run:
         for repeat in range(spec.repeats):
             for place, level in enumerate(spec.levels):
                 await self._level_pass(level, repeat, spec.levels[place:])
+        await self._further_passes()
         if spec.fixed_prompt:
             await self._fixed_prompt()
+
+    async def _further_passes(self) -> None:
+        """More passes until ``requests_at_least`` were sent: of the highest level that the time is enough for.
+
+        The highest one gets there soonest. Each is as large as the level's other passes, as all are compared. A
+        request that failed ends it: no number of others would excuse that.
+        """
+        at_least, to_come = self.spec.requests_at_least, int(self.spec.fixed_prompt)
+        kept = self.pace.seconds(1, FIXED_TOKENS * to_come)  # the fixed prompt's time
+        before = -1
+        while self.levels and not self.failed and before < self.sent < at_least - to_come:
+            before = self.sent
+            for level in sorted(self.levels, reverse=True):
+                why = self._no_time_for(level, self.left() - kept)
+                if why is None:
+                    await self._level_pass(level, len(self.levels[level]), ())
+                    break
+            else:
+                found = f"{self.sent + to_come} of at least {at_least} requests"
+                self.cut.append(f"{found}: another pass of level {level} was left out, {why}")
 
     async def _fixed_prompt(self) -> None:
         """Ask the fixed prompt; the second answer is compared with the first."""
@@ -191,14 +213,12 @@ class Run:
             await self._discard(level, ahead)
         elif repeat and level not in self.levels:
             return  # its first pass was left out, and said so
-        planned = level * spec.rounds(level)
-        why = what_to_leave_out(
-            self.pace, level, planned * spec.output_tokens, self.left(), 0.0 if repeat else spec.grace()
-        )
+        why = self._no_time_for(level, self.left(), 0.0 if repeat else spec.grace())
         if why:
             self.cut.append(f"level {level}, pass {repeat + 1}: left out, {why}")
             return
         number = repeat + spec.first_repeat
+        planned = level * spec.rounds(level)
         one = await self._stage("level", f"level {level}/{number}", level, planned, spec.output_tokens)
         one.repeat = number
         if not one.requests and not self.interrupted:
@@ -209,6 +229,11 @@ class Run:
             self.cut.append(f"level {level}, pass {repeat + 1}: {one.cut_short}")
         self.pace.learn(level, pass_summary(one, level, self.began)["aggregate_tok_s"])
         self._hope(f"level {level}", one.requests)
+
+    def _no_time_for(self, level: int, left: float, grace: float = 0.0) -> str | None:
+        """Why a pass of this level is not begun with so many seconds left; None where it is."""
+        tokens = level * self.spec.rounds(level) * self.spec.output_tokens
+        return what_to_leave_out(self.pace, level, tokens, left, grace)
 
     async def _discard(self, level: int, ahead: tuple[int, ...]) -> None:
         """A wave that is not counted: what is compiled or captured for a batch size is compiled in its first."""
@@ -276,6 +301,8 @@ class Run:
         seconds = self.clock() - began
         short = self._cut_short(done, total)
         requests = done.requests
+        self.sent += len(requests)
+        self.failed += sum(not r.completed for r in requests)
         ours = sum(r.tokens or 0 for r in requests if r.completed)
         unsure = sum(r.asked for r in requests if not r.completed and r.intent is not None)
         after = await self._counters(at_least=None if before.tokens is None else before.tokens + ours)

@@ -46,7 +46,8 @@ class Spec:
     ``base_url`` has no ``/v1`` at its end. A level of n runs n streams side by side, ``repeats`` times
     (passes); in a pass each stream sends ``waves`` requests one after another, or more where the pass is to
     have at least ``requests``. With ``discard`` one more wave comes before a level's first pass and is not
-    counted. All of it has ``budget`` seconds. A pass that has not ended after ``level_deadline`` (default:
+    counted. Where all of that is fewer than ``requests_at_least``, passes of the highest level are added. All
+    of it has ``budget`` seconds. A pass that has not ended after ``level_deadline`` (default:
     ``request_timeout`` a wave, and 5 s) is cut. ``salt`` keeps the prompts of two runs apart, so that no
     prefix cache answers; by default it is drawn anew. ``shared_prefix`` is what all prompts have in common.
     With ``nvidia_smi`` this machine's GPUs are looked at meanwhile: ``gpus``, None for all of them.
@@ -60,6 +61,7 @@ class Spec:
     waves: int = 1
     repeats: int = 2
     requests: int = 1
+    requests_at_least: int = 200
     discard: bool = True
     budget: float = 300.0
     prompt_tokens: int = 128
@@ -92,7 +94,7 @@ class Spec:
             *("request_timeout", "progress_interval", "sample_interval"),
         )
         problems += [f"{key} must be above 0" for key in above if document.get(key, 1) <= 0]
-        counts = ("warmups", "singles", "shared_prefix")
+        counts = ("warmups", "singles", "shared_prefix", "requests_at_least")
         problems += [f"{key} must not be below 0" for key in counts if document.get(key, 0) < 0]
         if document.get("sanity", "report") not in ("report", "gate"):
             problems.append(f"sanity is report or gate, not {document['sanity']!r}")
@@ -125,10 +127,11 @@ class Spec:
 
     def worst_case(self) -> float:
         """Seconds after which a run has certainly ended, whatever the server does."""
-        stages = len(self.levels) * (self.repeats + 1) + 4
-        return (
-            self.budget + self.grace() + 30 * stages
-        )  # the looks at the server's counters, before and after
+        highest = max(self.levels, default=0)
+        further = -(-self.requests_at_least // (highest * self.rounds(highest))) if highest else 0
+        stages = len(self.levels) * (self.repeats + 1) + further + 4
+        # 30 s: the looks at the server's counters, before and after.
+        return self.budget + self.grace() + 30 * stages
 
     def workload(self) -> Json:
         """The ``workload`` of the bench document: what has to be equal for two results to be comparable."""

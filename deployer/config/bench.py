@@ -37,6 +37,13 @@ class BenchConfig(Model):
     requests: int = Field(
         1, ge=1, le=100_000, description="fewest requests of a pass; more waves are run until it has them"
     )
+    requests_at_least: int = Field(
+        200,
+        ge=0,
+        le=100_000,
+        description="fewest requests of the whole benchmark; where the rest comes to fewer, more passes of the highest "
+        "level are run, as far as the budget allows",
+    )
     repeats: int = Field(2, ge=1, le=20, description="passes of a level, as far as the budget allows")
     discard: bool = Field(
         True, description="a wave before a level's first pass that is not counted, where the budget allows"
@@ -76,6 +83,7 @@ class PartialBench(Model):
     singles: int | None = Field(None, ge=0, le=100, description="as of a service")
     waves: int | None = Field(None, ge=1, le=100, description="as of a service")
     requests: int | None = Field(None, ge=1, le=100_000, description="as of a service")
+    requests_at_least: int | None = Field(None, ge=0, le=100_000, description="as of a service")
     repeats: int | None = Field(None, ge=1, le=20, description="as of a service")
     discard: bool | None = Field(None, description="as of a service")
     budget: float | None = Field(None, gt=0, le=86_400, description="as of a service")

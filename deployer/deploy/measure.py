@@ -48,9 +48,9 @@ def measure(
     """Measure the running server and keep ``bench-N.json`` in its release.
 
     ``profile`` has to be running (None: whatever does). ``wishes`` replace settings of the release's own benchmark
-    (fields of `deployer.config.bench.BenchConfig`). The lease is held meanwhile, so that no other benchmark and no
-    apply disturb the figures, and given back. A benchmark that the host does not take (its disk is full, the connection
-    broke) is returned all the same, with ``lost``.
+    (fields of `deployer.config.bench.BenchConfig`); ``requests_at_least`` of that is left out. The lease is held
+    meanwhile, so that no other benchmark and no apply disturb the figures, and given back. A benchmark that the host
+    does not take (its disk is full, the connection broke) is returned all the same, with ``lost``.
 
     Raises LeaseHeld, Refused (a change is under way, another profile runs), NothingServing, GateInconclusive (nothing
     could be measured).
@@ -68,7 +68,11 @@ def measure(
         )
     reporter.step(Step.BENCH)
     address, port = session.endpoint(state, release)
-    settings = {**((manifest.get("resolved") or {}).get("bench") or service.bench.model_dump()), **wishes}
+    settings = {
+        **((manifest.get("resolved") or {}).get("bench") or service.bench.model_dump()),
+        "requests_at_least": 0,  # that is for a server that has just been started
+        **wishes,
+    }
     bench = run_benchmark(
         session.client.host,
         service.model_copy(update={"api_key": None, "bind": address, "port": port}),

@@ -25,7 +25,14 @@ SCALE = 0.1
 #: Memory of a GPU, so large that the small profiles hold the practice model too.
 GPU_MIB = 800_000
 
-BENCH = "levels = [2, 4]\noutput_tokens = 8\nprompt_tokens = 16\nrepeats = 1\ndiscard = false\n"
+BENCH = """\
+levels = [2, 4]
+output_tokens = 8
+prompt_tokens = 16
+repeats = 1
+discard = false
+requests_at_least = 0
+"""
 
 
 @dataclass

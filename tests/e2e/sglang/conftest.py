@@ -43,6 +43,7 @@ warmups = 1
 singles = 1
 repeats = 1
 discard = false
+requests_at_least = 0
 budget = 60
 """
 

@@ -11,7 +11,16 @@ from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import serves_as_before, strays, victim, watching
 
 #: A benchmark that does not end before anybody looks.
-LONG = "levels = [1]\noutput_tokens = 6000\nprompt_tokens = 16\nwarmups = 1\nsingles = 1\nrepeats = 1\ndiscard = false"
+LONG = """\
+levels = [1]
+output_tokens = 6000
+prompt_tokens = 16
+warmups = 1
+singles = 1
+repeats = 1
+discard = false
+requests_at_least = 0
+"""
 
 
 @pytest.mark.parametrize(

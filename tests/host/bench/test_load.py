@@ -27,7 +27,7 @@ def measure(
 ) -> tuple[dict[str, Any], list[Any]]:
     """Run the client in this process. Returns the bench document and the events."""
     values = {"levels": [4], "output_tokens": 32, "warmups": 0, "singles": 0, "request_timeout": 20.0}
-    values |= {"repeats": 1, "discard": False, "fixed_prompt": False, **more}
+    values |= {"repeats": 1, "requests_at_least": 0, "discard": False, "fixed_prompt": False, **more}
     events: list[Any] = []
     bench = load.run(Spec.from_json({"base_url": base, "model": model, **values}), events.append, key)
     for stage in [bench["warmups"], bench["singles"], *bench["levels"]]:
@@ -223,7 +223,8 @@ def start(base: str, model: str, folder: Path | None = None, **more: Any) -> sub
         env={**os.environ, API_KEY_VARIABLE: "k-9", "PYTHONPATH": ""},
     )
     assert process.stdin is not None
-    values = {"warmups": 0, "singles": 0, "repeats": 1, "discard": False, "fixed_prompt": False, **more}
+    values = {"warmups": 0, "singles": 0, "repeats": 1, "requests_at_least": 0, "discard": False}
+    values |= {"fixed_prompt": False, **more}
     process.stdin.write(json.dumps({"base_url": base, "model": model, **values}))
     process.stdin.close()
     process.stdin = None

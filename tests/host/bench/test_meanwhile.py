@@ -26,6 +26,7 @@ def measure(base: str, **more: Any) -> Any:
         "warmups": 0,
         "singles": 0,
         "repeats": 1,
+        "requests_at_least": 0,
         "discard": False,
         "fixed_prompt": False,
     }

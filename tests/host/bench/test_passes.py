@@ -19,6 +19,7 @@ def measure(base: str, model: str, **more: Any) -> dict[str, Any]:
         "output_tokens": 16,
         "request_timeout": 20.0,
         "fixed_prompt": False,
+        "requests_at_least": 0,
         **more,
     }
     httpx.get(base + "/seen")
@@ -66,6 +67,19 @@ def test_prompts_share_what_they_are_asked_to(mock_server: str) -> None:
     assert len(set(prompts)) == len(prompts)
 
 
+def test_a_small_sweep_goes_on_until_it_has_200_requests(mock_server: str) -> None:
+    options = {"levels": [4, 16], "singles": 1, "warmups": 2, "fixed_prompt": True, "requests_at_least": 200}
+    bench = measure(mock_server, "fast", **options)
+    seen = len(httpx.get(mock_server + "/seen").json())
+    # 2 + 1 + 1, then a discarded wave and two passes a level, then eight passes of 16, and the fixed prompt.
+    assert seen == 4 + 3 * (4 + 16) + 9 * 16 + 1 == 209
+    assert [len(level["passes"]) for level in bench["levels"]] == [2, 11]
+    assert [one["repeat"] for one in bench["levels"][1]["passes"]] == list(range(11))
+    assert {one["requests"] for one in bench["levels"][1]["passes"]} == {16}
+    assert bench["workload"]["requests"] == {"4": 4, "16": 16}
+    assert bench["budget"]["cut"] == []
+
+
 @pytest.mark.alone
 def test_nothing_new_is_sent_after_the_end_and_what_is_under_way_may_finish(
     mock_server: str, monkeypatch: pytest.MonkeyPatch
@@ -107,9 +121,9 @@ def test_a_level_of_several_processes_is_one_level(mock_server: str, monkeypatch
     monkeypatch.setattr("deployer.bench.run.usable_cores", lambda: 3)
     options = {"levels": [2, 6], "waves": 2, "repeats": 2, "discard": False, "progress_interval": 0.05}
     events: list[dict[str, Any]] = []
-    spec = {"warmups": 0, "singles": 0, "output_tokens": 40, "fixed_prompt": False, **options}
+    spec = {"warmups": 0, "singles": 0, "output_tokens": 40, "fixed_prompt": False, "requests_at_least": 0}
     httpx.get(mock_server + "/seen")
-    asked = Spec.from_json({"base_url": mock_server, "model": "fast", **spec})
+    asked = Spec.from_json({"base_url": mock_server, "model": "fast", **spec, **options})
     bench = load.run(asked, events.append, "k-5")
     one, three = bench["levels"]
     assert [level["client"]["processes"] for level in (one, three)] == [1, 3]
@@ -135,7 +149,7 @@ def test_several_processes_are_cut_and_gone_when_interrupted(
             raise OSError("nobody reads")
 
     values = {"levels": [4], "warmups": 0, "singles": 0, "output_tokens": 2000, "fixed_prompt": False}
-    values |= {"discard": False, "progress_interval": 0.1}
+    values |= {"discard": False, "progress_interval": 0.1, "requests_at_least": 0}
     before = set(children())
     bench = load.run(Spec.from_json({"base_url": mock_server, "model": "slow", **values}), emit)
     assert bench["interrupted"] == "nobody reads the results"

@@ -27,6 +27,7 @@ from deployer.host.protocol import Stream
 SMALL = {
     "levels": [2],
     "repeats": 1,
+    "requests_at_least": 0,
     "discard": False,
     "output_tokens": 16,
     "warmups": 0,

@@ -79,6 +79,7 @@ def test_a_run_of_one_more_pass_goes_on_where_the_first_ended() -> None:
         "warmups": 0,
         "singles": 0,
         "repeats": 1,
+        "requests_at_least": 0,
         "first_repeat": 2,
         "discard": False,
         "fixed_prompt": False,

@@ -101,6 +101,56 @@ def test_the_default_smoke_measures_all_of_it_within_its_time() -> None:
     assert bench["levels"][2]["aggregate_tok_s"] == pytest.approx(577, rel=1e-3)
 
 
+def stages_of(bench: dict[str, Any]) -> list[dict[str, Any]]:
+    """All that counts requests: warm-ups, singles, the fixed prompt, discarded waves and levels."""
+    waves = [level["discarded"] for level in bench["levels"]]
+    return [
+        part
+        for part in (*(bench[k] for k in ("warmups", "singles", "fixed")), *waves, *bench["levels"])
+        if part
+    ]
+
+
+def test_the_default_smoke_sends_510_requests_and_not_one_more() -> None:
+    bench, _ = measure(TP8)
+    assert sum(stage["requests"] for stage in stages_of(bench)) == 510
+
+
+def test_a_small_sweep_goes_on_at_its_highest_level_until_it_has_200_requests() -> None:
+    bench, order = measure(TP8, levels=[8, 16])
+    assert sum(stage["requests"] for stage in stages_of(bench)) == 2 + 2 + 2 + 3 * 8 + 3 * 16 + 8 * 16 == 206
+    assert order[-9:] == [*(f"level 16/{n}" for n in range(2, 10)), "fixed/1"]
+    assert [len(level["passes"]) for level in bench["levels"]] == [2, 10]
+    assert bench["budget"]["cut"] == []
+    assert bench["levels"][1]["aggregate_tok_s"] == pytest.approx(320, rel=1e-3)
+    few, _ = measure(TP8, levels=[8, 16], requests_at_least=0)
+    assert [len(level["passes"]) for level in few["levels"]] == [2, 2]
+
+
+def test_too_little_time_for_200_requests_is_said_and_lower_levels_take_what_is_left() -> None:
+    bench, order = measure(TP8, levels=[1, 8], budget=69)
+    assert bench["budget"]["used_s"] <= 69
+    sent = sum(stage["requests"] for stage in stages_of(bench))
+    assert order[-2] == "level 1/2", "4.9 s, where another pass of level 8 takes 5.9 s"
+    assert bench["budget"]["cut"] == [
+        f"{sent} of at least 200 requests: another pass of level 1 was left out, it takes about 5 s and 1 s were left"
+    ]
+
+
+def test_a_failed_request_ends_the_further_passes() -> None:
+    class Failing(Scripted):
+        def answer(self, index: int, job: Job, begin: float, took: float) -> Request:
+            found = super().answer(index, job, begin, took)
+            if job.label == "level 8/3" and index == 5:
+                found.kind = "reset"
+            return found
+
+    run = Failing(Spec.from_json({"base_url": "http://h", "model": "m", "levels": [8]}), lambda n: TP8[n])
+    bench = asyncio.run(run.everything())
+    assert run.order[-2:] == ["level 8/3", "fixed/1"]
+    assert bench["levels"][0]["failed"] == {"reset": 1}
+
+
 def test_a_server_that_queues_is_measured_at_every_level_and_the_rest_is_left_out() -> None:
     bench, _ = measure(PP8, budget=200)
     assert [level["passes"][0]["requests"] for level in bench["levels"]] == [8, 16, 32, 48, 64]
@@ -134,13 +184,15 @@ def test_a_pass_that_cannot_end_is_cut_and_says_so() -> None:
     st.integers(1, 3),
     st.integers(1, 3),
     st.booleans(),
+    st.integers(0, 400),
 )
 def test_whatever_the_server_the_budget_is_kept_and_nothing_is_left_out_in_silence(
-    rates: dict[int, float], budget: float, repeats: int, waves: int, discard: bool
+    rates: dict[int, float], budget: float, repeats: int, waves: int, discard: bool, at_least: int
 ) -> None:
     levels = [8, 16, 32]
-    options = {"levels": levels, "repeats": repeats, "waves": waves, "discard": discard, "output_tokens": 32}
-    bench, _ = measure(lambda n: rates.get(n, 50.0), budget=budget, **options)
+    options: dict[str, Any] = {"levels": levels, "repeats": repeats, "waves": waves, "discard": discard}
+    options |= {"output_tokens": 32, "requests_at_least": at_least}
+    bench, order = measure(lambda n: rates.get(n, 50.0), budget=budget, **options)
     assert bench["budget"]["used_s"] <= budget * 1.1 + 0.01
     said = bench["budget"]["cut"]
     for part in [*bench["levels"], *(one for level in bench["levels"] for one in level["passes"])]:
@@ -149,4 +201,7 @@ def test_whatever_the_server_the_budget_is_kept_and_nothing_is_left_out_in_silen
     for level in levels:
         missing = repeats - measured.get(level, 0)
         excused = bench["stopped"] or sum(f"level {level}," in words for words in said)
-        assert not missing or excused
+        assert missing <= 0 or excused
+    sent = sum(stage["requests"] for stage in stages_of(bench))
+    assert sent >= at_least or bench["stopped"] or said
+    assert len(set(order)) == len(order), "the prompts of a stage follow from its name"

@@ -74,6 +74,7 @@ def test_it_asks_for_what_the_release_was_measured_with_and_for_what_is_wished(l
     with session(live_world) as opened:
         measure(opened, {"output_tokens": 32, "repeats": 3}, Silent(), Shelf.of(opened))
     assert (asked[0]["levels"], asked[0]["output_tokens"], asked[0]["repeats"]) == ([2], 32, 3)
+    assert asked[0]["requests_at_least"] == 0, "that is for a candidate, not for what has long been serving"
 
 
 def test_nobody_else_may_be_at_work(live_world: FakeWorld) -> None:
