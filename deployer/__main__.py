@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 
 
@@ -11,7 +13,18 @@ def main() -> None:
         from deployer.cli.main import run
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(run(sys.argv[1:]))
+    leave(run(sys.argv[1:]))
+
+
+def leave(status: int) -> None:
+    """End the process at once: to take all modules apart first costs a third of what it took to load them.
+
+    Whatever runs beside this has nothing left to do: commands end their threads themselves.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a reader that left; closed; none
+            stream.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

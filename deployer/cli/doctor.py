@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -37,9 +39,10 @@ def doctor(app: App, seconds: float) -> int:
       deployer doctor --seconds 20
       deployer doctor --json | jq '.findings[].id'
     """
-    began = time.monotonic()
+    began = time.monotonic() - process_age()
+    profiles = _profiles(app)
     with app.session("doctor") as session:
-        evidence = collect(session, seconds=seconds, profiles=_profiles(app))
+        evidence = collect(session, seconds=seconds, profiles=profiles, spent=time.monotonic() - began)
     diagnosis = judge(evidence)
     document = {
         "service": evidence.service,
@@ -47,11 +50,23 @@ def doctor(app: App, seconds: float) -> int:
         "release": evidence.release,
         "profile": evidence.profile if evidence.release else None,
         "seconds": round(time.monotonic() - began, 1),
+        "watched": round(evidence.watched, 1),
         "asked": list(ASKED),
         **diagnosis.as_dict(),
     }
-    app.show(document, doctor_view(document))
+    app.show(document, doctor_view(document, asked=seconds))
     return 0 if diagnosis.serving else 6
+
+
+def process_age() -> float:
+    """Seconds since this process began, its own start included; 0 where the system does not tell (it is Linux that
+    does)."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = (
+            Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    return 0.0
 
 
 def _profiles(app: App) -> list[Profile]:

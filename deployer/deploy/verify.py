@@ -227,22 +227,27 @@ def _covers(bound: str, address: str) -> bool:
     return bound in (address, "0.0.0.0", "::", "*") or bound == f"::ffff:{address}"
 
 
-def _get(host: Host, port: int, address: str, path: str, api_key: str | None) -> tuple[int, str]:
-    arguments: Json = {"method": "GET", "address": address, "port": port, "path": path, "timeout": 30.0}
+def _get(
+    host: Host, port: int, address: str, path: str, api_key: str | None, timeout: float = 30.0
+) -> tuple[int, str]:
+    arguments: Json = {"method": "GET", "address": address, "port": port, "path": path, "timeout": timeout}
     if api_key:
         arguments["headers"] = {"Authorization": f"Bearer {api_key}"}
-    answer = host.call("http", arguments, timeout=40.0)
+    answer = host.call("http", arguments, timeout=timeout + 10.0)
     return int(answer["status"]), str(answer["body"])
 
 
 def server_info(
-    host: Host, port: int, address: str, api_key: str | None
+    host: Host, port: int, address: str, api_key: str | None, *, timeout: float = 30.0
 ) -> tuple[dict[str, Any] | None, str]:
-    """The server's own account of itself (older versions know another path), or why there is none."""
+    """The server's own account of itself (older versions know another path), or why there is none.
+
+    ``timeout``: seconds for each path.
+    """
     trouble = "the server does not say what it runs with"
     for path in ("/server_info", "/get_server_info"):
         try:
-            status, body = _get(host, port, address, path, api_key)
+            status, body = _get(host, port, address, path, api_key, timeout)
         except AgentError as error:
             if error.code != "http":
                 raise

@@ -108,17 +108,22 @@ class HostClient:
         engine: str | None = None,
         model: str | None = None,
         gpus: bool = False,
+        patience: float | None = None,
+        timeout: float = LONG,
     ) -> HostState:
-        """The host's state. ``services``: names with their ports; ``engine``: a Python; ``model``: a path there."""
+        """The host's state. ``services``: names with their ports; ``engine``: a Python; ``model``: a path there;
+        ``patience``: seconds that nvidia-smi has, all questions together."""
         args: Json = {
             "services": [{"service": name, "port": port} for name, port in services.items()],
             "gpus": gpus,
         }
+        if patience is not None:
+            args["patience"] = patience
         if engine is not None:
             args["engine"] = {"python": engine}
         if model is not None:
             args["model"] = {"path": model}
-        return HostState.from_json(self.call("observe", args, timeout=LONG))
+        return HostState.from_json(self.call("observe", args, timeout=timeout))
 
     def release_read(self, service: str, release: str, files: Sequence[str] = ()) -> ReleaseFiles:
         args = {"service": service, "release": release, "files": list(files)}

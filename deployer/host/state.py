@@ -416,7 +416,8 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What ``observe`` answers. ``gpus`` is None where there is no ``nvidia-smi`` or it was not asked for."""
+    """What ``observe`` answers. ``gpus`` is None where there is no ``nvidia-smi``, it was not asked for, or it is in
+    trouble: ``gpu_problem`` says which."""
 
     boot_id: str
     lease: Lease | None
@@ -427,6 +428,7 @@ class HostState:
     engine: EngineFacts | None
     model: ModelFacts | None
     memory_total: int | None = None
+    gpu_problem: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -442,6 +444,7 @@ class HostState:
             engine=EngineFacts.from_json(engine) if engine else None,
             model=ModelFacts.from_json(model) if model else None,
             memory_total=data.get("memory_total"),
+            gpu_problem=data.get("gpu_problem"),
         )
 
 

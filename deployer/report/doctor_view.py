@@ -13,14 +13,20 @@ _STYLES = {"error": "red", "warning": "yellow", "advice": "cyan"}
 _INDENT = " " * 9
 
 
-def doctor_view(document: Json) -> RenderableType:
-    """Findings with their evidence and what to try, then what is fine and what could not be looked at."""
+def doctor_view(document: Json, *, asked: float | None = None) -> RenderableType:
+    """Findings with their evidence and what to try, then what is fine and what could not be looked at.
+
+    ``asked``: for how many seconds the GPUs were to be watched.
+    """
     what = f"{document['profile']} ({document['release']})" if document["release"] else "nothing"
     parts: list[RenderableType] = [
         Text(
             f"{document['service']} on {document['host']}: {what} runs; looked for {document['seconds']:.1f} s"
         )
     ]
+    if asked is not None and document["watched"] < asked:
+        short = f"GPUs and connections were watched for {document['watched']:g} s instead of {asked:g}"
+        parts.append(Text(f"{short}: the command's start took the rest", style="yellow"))
     for finding in document["findings"]:
         parts.append(Text(""))
         head = Text(f"{finding['severity']:8}", style=_STYLES[finding["severity"]])

@@ -73,7 +73,7 @@ _OWN = re.compile(rf"\[(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?{R
 _OWN_START = ("[", "I")
 _QUICK = re.compile(rf"{_OWN.pattern}|INFO: {{1,8}}\S", re.ASCII)
 #: What a server that works prints over and over.
-_ROUTINE = re.compile(
+ROUTINE = re.compile(
     r"(?:\[[^\]]{1,80}\] ?)?(?:(?:Prefill|Decode) batch\b|(?:Receive|Finish): obj="
     r"|INFO: {1,8}[\d.:\[\]a-f]{3,60} - \"[A-Z]{3,7} [^\"]{1,400}\" [2-4]\d\d)"
 )
@@ -166,7 +166,7 @@ def without_routine(lines: Iterable[Line]) -> list[Line]:
     first: list[Line] = []
     last: deque[Line] = deque(maxlen=_KEPT)
     for line in lines:
-        if not _ROUTINE.match(line.text):
+        if not ROUTINE.match(line.text):
             kept += (*first, *last, line)
             first.clear()
             last.clear()

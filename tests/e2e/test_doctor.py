@@ -141,3 +141,28 @@ def test_graphs_that_are_not_replayed(live_site: Site, fault: str) -> None:
         found = findings(live_site.json("doctor", "--seconds", "1"))
     assert "graphs-off" not in found
     assert "captured: [" in found["graphs-unused"]["evidence"][1]
+
+
+#: Ways in which an nvidia-smi does not answer, and what the finding then says of it.
+TROUBLES = {
+    "exec sleep 600": "did not answer within 5 s",
+    'sleep 20; exec /usr/local/bin/nvidia-smi "$@"': "did not answer within 5 s",
+    "exec yes 0, garbage": "prints more than",
+    "echo; echo garbage": "names no",
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("script", TROUBLES)
+def test_an_nvidia_smi_in_trouble_costs_seconds_and_is_told(live_site: Site, script: str) -> None:
+    tool = "/usr/local/sbin/nvidia-smi"  # found before the real one
+    live_site.host.run(["sh", "-c", f"cat > {tool}; chmod +x {tool}"], stdin=f"#!/bin/sh\n{script}\n")
+    try:
+        document = live_site.json("doctor")
+    finally:
+        live_site.host.run(["rm", tool])
+    assert document["seconds"] < 15
+    assert document["ok"] is True
+    assert TROUBLES[script] in findings(document)["gpus-unseen"]["message"]
+    assert "drift" not in findings(document)
+    assert "gpu-shared" in {item["id"] for item in document["unknown"]}

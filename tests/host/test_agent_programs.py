@@ -19,7 +19,29 @@ def test_a_program_that_hangs_is_left_behind_with_its_children() -> None:
     assert time.monotonic() - begun < 5.0
 
 
-@pytest.mark.parametrize("script", ["sleep 60", "echo no devices; exit 9"])
+def test_a_program_that_prints_without_end_is_ended() -> None:
+    begun = time.monotonic()
+    with pytest.raises(base.Fail, match="prints more than") as caught:
+        base.execute(["yes"], timeout=30.0, limit=1 << 16)
+    assert caught.value.message == "yes: it prints more than 65536 bytes"
+    assert time.monotonic() - begun < 5.0
+
+
+def test_what_a_program_says_is_text() -> None:
+    done = base.execute(["sh", "-c", r"printf 'a\r\nb\rc\377\n'; printf 'oops\n' >&2; exit 3"], check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "a\nb\nc\ufffd\n", "oops\n")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 60",
+        "echo no devices; exit 9",
+        "exec yes 0, x",
+        "exec tr '\\0' x < /dev/zero",
+        "sleep 60 & exec sleep 60",
+    ],
+)
 def test_an_nvidia_smi_in_trouble_is_a_problem_and_no_error(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,6 +52,8 @@ def test_an_nvidia_smi_in_trouble_is_a_problem_and_no_error(
     monkeypatch.setitem(base.CHILD_ENV, "PATH", os.environ["PATH"])
     monkeypatch.setattr(procs, "SMI_TIMEOUT", 0.3)
     problems: list[str] = []
-    assert reading.gpu_facts(problems) == (None, [])
+    begun = time.monotonic()
+    assert reading.gpu_facts(problems, 0.3) == (None, [])
+    assert time.monotonic() - begun < 5.0
     assert "GPUs cannot be seen: nvidia-smi" in problems[0]
     assert procs.gpu_memory([1]) is None

@@ -11,7 +11,7 @@ from typing import Any
 from deployer.config.profile import Profile
 from deployer.deploy.session import Health
 from deployer.host.sampled import Sampled
-from deployer.host.state import HostState, ServiceState
+from deployer.host.state import HostState, Lease, ServiceState
 from deployer.sglang.batches import Batches, parse_batch, read_batches
 from deployer.sglang.effect import Computed
 from deployer.sglang.server_info import ArgumentCheck
@@ -39,7 +39,8 @@ class Evidence:
 
     ``loads`` are the answers of ``/v1/loads``, one for each time it was asked; ``metrics`` the gauges and counters of
     ``/metrics`` by name, summed over their labels; ``lines`` the newest of the running start's log, ``cut`` where there
-    were more; ``window`` the seconds in which lines about batches count.
+    were more; ``window`` the seconds in which lines about batches count; ``info`` the server's own account of itself;
+    ``watched`` the seconds that the GPUs were looked at.
     """
 
     service: str
@@ -61,6 +62,8 @@ class Evidence:
     sampled: Sampled | None = None
     profiles: tuple[Profile, ...] = ()
     gpus: tuple[int, ...] | None = None
+    info: Json | None = field(default=None, repr=False)
+    watched: float = 5.0
 
     # -- the service --------------------------------------------------------------------------------------------
 
@@ -78,6 +81,22 @@ class Evidence:
     def profile(self) -> str:
         """The running release's profile."""
         return str(self.manifest.get("profile") or "?")
+
+    @property
+    def lease(self) -> Lease | None:
+        """The host's lease, while somebody holds it."""
+        lease = self.observed.lease
+        return lease if lease is not None and lease.valid else None
+
+    @property
+    def changing(self) -> str:
+        """Who is changing this service at this moment, and how far that is, in words; empty where nobody is."""
+        if self.lease is None or self.lease.service != self.service:
+            return ""
+        transition = self.state.transition
+        if transition is None:
+            return f"{self.lease.owner} holds the lease; nothing was stopped yet"
+        return f"{self.lease.owner} is changing it to {transition.to}, in step {transition.step}"
 
     @property
     def age(self) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from deployer.deploy.doctor.base import Answer, Fine, Hit, Theme, Unknown
 from deployer.deploy.doctor.evidence import Evidence
 from deployer.host.sampled import POWER_CAP, GpuSample
+from deployer.host.state import GpuProcess
 from deployer.sglang.rules.base import Severity
 
 THEME = Theme("GPUs and machine")
@@ -23,6 +24,27 @@ AT_LIMIT = 0.97
 LITTLE_MEMORY = 0.05
 LITTLE_DISK = 5 * GIB
 SWAPPED = 100
+
+
+@THEME.check(
+    "gpus-unseen",
+    Severity.WARNING,
+    "nvidia-smi does not answer",
+    trips="nvidia-smi says nothing within 5 s, fails, prints without end, or names no GPU",
+    next="a driver in trouble can keep nvidia-smi for ever, and requests as well; without persistence mode every "
+    "question wakes the driver up first",
+    measure="on the host: time nvidia-smi; dmesg | grep -i -e xid -e nvrm",
+)
+def gpus_unseen(e: Evidence) -> Answer:
+    told = [e.observed.gpu_problem, e.sampled.problem if e.sampled else None]
+    problems = [text.removeprefix("GPUs cannot be seen: ") for text in told if text]
+    if problems:
+        looks = max(map(len, e.sampled.gpus.values()), default=0) if e.sampled else 0
+        seen = [f"before that it answered {looks} times"] if looks else []
+        return Hit(problems[0], tuple(dict.fromkeys([*problems, *seen])))
+    if e.observed.gpus is None:
+        return Unknown("the host has no nvidia-smi, or did not answer in time")
+    return Fine(f"it names {len(e.observed.gpus)} GPUs")
 
 
 @THEME.check(
@@ -157,18 +179,44 @@ def clock_throttled(e: Evidence) -> Answer:
     measure="deployer doctor",
 )
 def gpu_shared(e: Evidence) -> Answer:
-    if e.observed.gpus is None:
+    if not e.observed.gpus:
         return Unknown(_unseen(e))
     own, pids = e.own_gpus, set(e.state.running.pids) if e.state.running else set()
-    others = [item for item in e.observed.gpu_processes if item.gpu in own and item.pid not in pids]
+    unit = f"sglang-{e.service}.service"
+    others = [
+        item
+        for item in e.observed.gpu_processes
+        if item.gpu in own and item.pid not in pids and item.unit != unit
+    ]
     if not others:
         return Fine(f"only the service's processes are on GPU {sorted(own)}")
+    sisters = sorted({name for item in others if (name := _sister(item))})
+    strangers = [item for item in others if not _sister(item)]
     evidence = [
-        f"GPU {item.gpu}: {item.comm or 'a process'} (pid {item.pid}, {item.unit or 'no unit'})"
+        f"GPU {item.gpu}: "
+        + (f"the service {name}" if (name := _sister(item)) else item.comm or "a process")
+        + f" (pid {item.pid}, {item.unit or 'no unit'})"
         + (f" holds {item.memory / GIB:.1f} GiB" if item.memory else "")
         for item in others
     ]
-    return Hit(f"{len(others)} other processes", tuple(evidence))
+    said = [f"the service {name} of this host" for name in sisters]
+    said += [f"{len(strangers)} other processes"] if strangers else []
+    return Hit(
+        " and ".join(said),
+        tuple(evidence),
+        next=None if strangers else "give the two services different GPUs: `gpus` of each in the inventory",
+        measure=None if strangers else "correct the inventory; deployer apply {live}; deployer doctor",
+    )
+
+
+def _sister(item: GpuProcess) -> str | None:
+    """The service of deployer's that a process belongs to."""
+    unit = item.unit or ""
+    return (
+        unit[len("sglang-") : -len(".service")]
+        if unit.startswith("sglang-") and unit.endswith(".service")
+        else None
+    )
 
 
 @THEME.check(
@@ -252,7 +300,8 @@ def _mean(e: Evidence, what: Callable[[GpuSample], float | None]) -> dict[int, f
 
 
 def _unseen(e: Evidence) -> str:
-    return (e.sampled.problem if e.sampled else None) or "the GPUs cannot be seen"
+    why = (e.sampled.problem if e.sampled else None) or e.observed.gpu_problem
+    return why.removeprefix("GPUs cannot be seen: ") if why else "the GPUs cannot be seen"
 
 
 def _shown(what: str, values: dict[int, float], unit: str) -> str:

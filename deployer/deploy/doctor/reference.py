@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deployer.deploy.doctor import THEMES
-from deployer.deploy.doctor.collect import ASKED, HEALTH_SECONDS
+from deployer.deploy.doctor.collect import ASKED, FEWER_LINES, HEALTH_SECONDS
 
 _HEAD = """\
 # Doctor
@@ -18,6 +18,14 @@ be:
     deployer doctor --json           one document
 
 It changes nothing and takes no lease. It asks for {asked}. `/health` is given {health:g} s.
+
+All questions are asked side by side. nvidia-smi has 5 s: one that does not answer, or prints without end, is ended
+and is a finding of its own (`gpus-unseen`). What does not answer in time is left out, and the checks that need it say
+so. On a machine so busy that the command's own start takes more than 7 s, GPUs are watched for less than was asked (1 s
+at least), the newest {fewer} lines are read, and the report says so.
+
+Somebody else's change of the host is a finding (`change-under-way`) that says whose it is. A candidate on its way is no
+dead service then: `not-serving` tells its phase, and that it should be left alone.
 
 A finding has the figures and log lines that show it, and what to try next: a **hypothesis to measure**, with the
 command that measures it. What helped on one machine did harm on another, so nothing here is a verdict; only a
@@ -36,7 +44,7 @@ of requests in all from the open connections to the port, and the mean size of a
 
 def reference() -> str:
     """The text of docs/doctor.md."""
-    parts = [_HEAD.format(asked="; ".join(ASKED), health=HEALTH_SECONDS)]
+    parts = [_HEAD.format(fewer=FEWER_LINES, asked="; ".join(ASKED), health=HEALTH_SECONDS)]
     for theme in THEMES:
         parts.append(f"## {theme.title}\n")
         for check in theme.checks:

@@ -9,6 +9,7 @@ from deployer.deploy.doctor.base import Answer, Fine, Hit, Theme, Unknown
 from deployer.deploy.doctor.evidence import Evidence
 from deployer.sglang.evidence import UNKNOWN
 from deployer.sglang.failures import classify
+from deployer.sglang.launch_file import read_start
 from deployer.sglang.logtext import read_lines
 from deployer.sglang.rules.base import Severity
 from deployer.sglang.server_info import aliases
@@ -39,16 +40,51 @@ _STAMP = re.compile(r"^\[[^\]]{0,100}\] ?")
 def not_serving(e: Evidence) -> Answer:
     unit = e.state.unit
     shown = f"{unit.active} ({unit.sub}), result {unit.result or 'none'}"
+    health = f"/health: {e.health.status} after {e.health.seconds:.1f} s"
+    if e.state.running is not None and e.health.ok:
+        return Fine(f"the unit is {shown}; /health is 200")
+    if e.changing:
+        return _not_yet(e, shown, health)
     if e.state.running is None:
         return Hit(f"no process runs; the unit is {shown}", (f"sglang-{e.service}.service: {shown}",))
     if not e.health.ours:
         return Hit("another unit answers on the service's port", (f"/health: {e.health.status}",))
-    if not e.health.ok:
-        return Hit(
-            f"/health answers {e.health.status}",
-            (f"/health: {e.health.status} after {e.health.seconds:.1f} s",),
-        )
-    return Fine(f"the unit is {shown}; /health is 200")
+    return Hit(f"/health answers {e.health.status}", (health,))
+
+
+def _not_yet(e: Evidence, unit: str, health: str) -> Hit:
+    """Nothing serves, as somebody is about to change what does."""
+    doing = "no process runs at this moment"
+    if e.state.running is not None:
+        texts = [line.text for line in e.lines if line.engine]
+        state = read_start(list(read_lines(texts))).state
+        doing = f"{e.release or 'a process'} is on its way"
+        if texts:
+            doing += f", in phase {state.phase}" + (f": {state.waiting_for}" if state.waiting_for else "")
+    return Hit(
+        f"{doing}; {e.changing}",
+        (f"sglang-{e.service}.service: {unit}", health),
+        next="leave it alone and wait for its end: that change proves what it starts, or goes back by itself",
+        measure="deployer status --watch",
+    )
+
+
+@THEME.check(
+    "change-under-way",
+    Severity.ADVICE,
+    "somebody is changing this host",
+    trips="a lease of the host is held, whether for this service or for another one",
+    next="wait for its end before anything is changed or measured: figures taken now are of two servers, or of "
+    "none",
+    measure="deployer status --watch",
+)
+def change_under_way(e: Evidence) -> Answer:
+    if not e.lease:
+        return Fine("nobody holds the host's lease")
+    change = e.changing or f"the service {e.lease.service} is being changed by {e.lease.owner}"
+    return Hit(
+        change, (f"the lease is held by {e.lease.owner}, since {max(0.0, e.now - e.lease.acquired):.0f} s",)
+    )
 
 
 @THEME.check(
@@ -109,8 +145,8 @@ def just_started(e: Evidence) -> Answer:
 )
 def drift(e: Evidence) -> Answer:
     found = [text for text in e.drift if "restarted" not in text]
-    if e.state.transition is not None:
-        found.append(f"a change to {e.state.transition.to} is under way, in step {e.state.transition.step}")
+    if e.state.transition is not None and not e.changing:
+        found.append(f"a change to {e.state.transition.to} was left in step {e.state.transition.step}")
     if found:
         return Hit(f"{len(found)} differences", tuple(found))
     return Fine(f"unit files, enablement and process are those of {e.release or 'no release'}")

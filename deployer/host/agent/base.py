@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import selectors
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ Shape = Dict[str, Any]  # keys of a state file, with the types their values must
 
 SCHEMA = 1
 RESERVE = 1 << 20
+OUTPUT_LIMIT = 64 << 20  # bytes that a program may print
 BUS_PATIENCE = 5.0
 BUS_GONE = re.compile(
     r"Connection (reset|refused|terminated|timed out)|Failed to connect to (system )?bus|Transport endpoint|"
@@ -255,8 +257,47 @@ def checked_run(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedP
     return done
 
 
-def execute(argv: List[str], timeout: float = 90.0, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end. One that takes too long is killed and, should it not even die, left behind."""
+def end_of(child: subprocess.Popen[bytes]) -> None:
+    """Kill a program with all of its process group. Should it not even die, it is left behind."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    threading.Thread(target=child.wait, daemon=True).start()
+
+
+def output_of(child: subprocess.Popen[bytes], until: float, limit: int) -> Optional[List[str]]:
+    """What a program prints (stdout, stderr) up to its end; None where that is not there by ``until`` (monotonic).
+
+    Fail ``command``: it prints more than ``limit`` bytes, which may be endless.
+    """
+    pipes = [child.stdout, child.stderr]
+    said = [bytearray(), bytearray()]
+    with selectors.DefaultSelector() as selector:
+        for pipe, text in zip(pipes, said):
+            selector.register(pipe, selectors.EVENT_READ, text)  # type: ignore[arg-type]
+        while selector.get_map():
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            for key, _ in selector.select(left):
+                data = os.read(key.fd, 1 << 16)
+                key.data.extend(data)
+                if not data:
+                    selector.unregister(key.fileobj)
+            if sum(map(len, said)) > limit:
+                raise Fail("command", "it prints more than %d bytes" % limit)
+    try:
+        child.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+    # As Python reads text: a line may end in any way.
+    return [re.sub("\r\n?", "\n", bytes(text).decode("utf-8", "replace")) for text in said]
+
+
+def execute(
+    argv: List[str], timeout: float = 90.0, check: bool = True, limit: int = OUTPUT_LIMIT
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end. One that takes too long, or prints without end, is killed."""
+    until = time.monotonic() + timeout
     try:
         child = subprocess.Popen(
             argv,
@@ -265,21 +306,24 @@ def execute(argv: List[str], timeout: float = 90.0, check: bool = True) -> subpr
             stderr=subprocess.PIPE,
             env=CHILD_ENV,
             start_new_session=True,
-            encoding="utf-8",
-            errors="replace",
         )
     except FileNotFoundError as error:
         raise Fail("missing-tool", "the host has no %s" % argv[0]) from error
     except OSError as error:  # no program, or one for another processor
         raise Fail("missing-tool", "%s cannot be run: %s" % (argv[0], error.strerror)) from error
     try:
-        out, err = child.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired as error:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        threading.Thread(target=child.communicate, daemon=True).start()
-        raise Fail("timeout", "%s took longer than %d s" % (" ".join(argv[:3]), timeout)) from error
-    done = subprocess.CompletedProcess(argv, child.returncode, out, err)
+        said = output_of(child, until, limit)
+        if said is None:
+            raise Fail("timeout", "%s took longer than %d s" % (" ".join(argv[:3]), timeout))
+    except Fail as failure:
+        end_of(child)
+        if failure.code == "command":
+            failure.message = "%s: %s" % (argv[0], failure.message)
+        raise
+    finally:
+        for pipe in (child.stdout, child.stderr):
+            pipe.close()  # type: ignore[union-attr]
+    done = subprocess.CompletedProcess(argv, child.returncode, *said)
     return checked_run(done) if check else done
 
 

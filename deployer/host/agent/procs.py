@@ -8,12 +8,14 @@ import os
 import re
 import shutil
 import socket
+import time
 from functools import lru_cache
 from typing import Any, Dict, List, Optional, Tuple
 
 from .base import Fail, Json, execute, read_text
 
 SMI_TIMEOUT = 5.0  # seconds; a driver in trouble can keep nvidia-smi for ever
+SMI_LIMIT = 1 << 20  # bytes; one in trouble may print without end
 
 
 def hierarchies(pid: Any) -> Dict[str, str]:
@@ -127,11 +129,22 @@ def listeners(port: int, first: Optional[List[int]] = None) -> List[Json]:
     return [dict(describe(owners.get(inode)), address=address, port=port) for address, inode in found]
 
 
-def nvidia_smi(query: str) -> Optional[List[List[Optional[str]]]]:
-    """Rows of a query; None without nvidia-smi. Fail: it does not answer in time, or says that it cannot."""
+def nvidia_smi(query: str, until: Optional[float] = None) -> Optional[List[List[Optional[str]]]]:
+    """Rows of a query; None without nvidia-smi. Fail: it does not answer in time, or says that it cannot.
+
+    ``until`` (monotonic) is when the answer must be there; it has `SMI_TIMEOUT` at most.
+    """
     if not shutil.which("nvidia-smi"):
         return None
-    done = execute(["nvidia-smi", query, "--format=csv,noheader,nounits"], timeout=SMI_TIMEOUT)
+    patience = SMI_TIMEOUT if until is None else max(0.0, min(SMI_TIMEOUT, until - time.monotonic()))
+    argv = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    try:
+        done = execute(argv, timeout=patience, limit=SMI_LIMIT)
+    except Fail as failure:
+        if failure.code != "timeout":
+            raise
+        late = "within %g s" % SMI_TIMEOUT if patience > SMI_TIMEOUT - 0.1 else "in time"
+        raise Fail("timeout", "nvidia-smi did not answer " + late) from failure
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
     return [[None if cell.startswith("[") or cell == "N/A" else cell for cell in row] for row in rows]
 
@@ -149,9 +162,9 @@ def whole(cell: Optional[str]) -> Optional[int]:
     return int(cell) if cell is not None and re.match(r"[0-9]{1,12}$", cell) else None
 
 
-def gpu_list() -> Optional[List[Json]]:
+def gpu_list(until: Optional[float] = None) -> Optional[List[Json]]:
     rows = nvidia_smi(
-        "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,power.draw,power.limit"
+        "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,power.draw,power.limit", until
     )
     if rows is None:
         return None
@@ -171,10 +184,10 @@ def gpu_list() -> Optional[List[Json]]:
     ]
 
 
-def compute_caps() -> Dict[int, Optional[str]]:
+def compute_caps(until: Optional[float] = None) -> Dict[int, Optional[str]]:
     """Compute capability ("12.0") by index; empty where the driver is too old to tell (before 510)."""
     try:
-        rows = nvidia_smi("--query-gpu=index,compute_cap") or []
+        rows = nvidia_smi("--query-gpu=index,compute_cap", until) or []
     except Fail:
         return {}
     found = {}
@@ -185,9 +198,9 @@ def compute_caps() -> Dict[int, Optional[str]]:
     return found
 
 
-def gpu_processes(gpus: Optional[List[Json]] = None) -> Optional[List[Json]]:
+def gpu_processes(gpus: Optional[List[Json]] = None, until: Optional[float] = None) -> Optional[List[Json]]:
     """Processes that hold GPU memory; ``gpu`` is the index where ``gpus`` tells it, else the UUID."""
-    rows = nvidia_smi("--query-compute-apps=gpu_uuid,pid,used_memory")
+    rows = nvidia_smi("--query-compute-apps=gpu_uuid,pid,used_memory", until)
     if rows is None:
         return None
     index = {gpu["uuid"]: gpu["index"] for gpu in gpus or []}

@@ -271,23 +271,33 @@ def memory_total() -> Optional[int]:
     return int(found.group(1)) << 10 if found else None
 
 
-def gpu_facts(problems: List[str]) -> Tuple[Optional[List[Json]], List[Json]]:
-    """GPUs (None where they cannot be seen) and the processes on them. A driver that does not answer is a problem."""
+def gpu_facts(
+    problems: List[str], patience: Optional[float] = None
+) -> Tuple[Optional[List[Json]], List[Json]]:
+    """GPUs (None where they cannot be seen) and the processes on them. A driver that does not answer is a problem.
+
+    ``patience``: seconds for all of it.
+    """
+    until = None if patience is None else time.monotonic() + patience
     try:
-        gpus = gpu_list()
-        caps = compute_caps() if gpus else {}
-        for gpu in gpus or []:
-            gpu["compute_cap"] = caps.get(gpu["index"])
-        return gpus, (gpu_processes(gpus) if gpus is not None else None) or []
+        gpus = gpu_list(until)
+        processes = (gpu_processes(gpus, until) if gpus is not None else None) or []
+        caps = compute_caps(until) if gpus else {}
     except Fail as failure:
         problems.append("GPUs cannot be seen: %s" % failure.message)
         return None, []
+    if gpus is not None and not gpus:
+        problems.append("GPUs cannot be seen: nvidia-smi names none")
+    for gpu in gpus or []:
+        gpu["compute_cap"] = caps.get(gpu["index"])
+    return gpus, processes
 
 
 @operation("observe")
 def observe(session: Session, args: Json, call: Call) -> Json:
     problems: List[str] = []
-    gpus, processes = gpu_facts(problems) if args.get("gpus") else (None, [])
+    gpus, processes = gpu_facts(problems, args.get("patience")) if args.get("gpus") else (None, [])
+    gpu_problem = problems[0] if problems else None
     lease = lease_view(read_lease(problems))
     folder = STATE_DIR if os.path.isdir(STATE_DIR) else os.path.dirname(STATE_DIR)
     space = os.statvfs(folder)
@@ -300,6 +310,7 @@ def observe(session: Session, args: Json, call: Call) -> Json:
         },
         "gpus": gpus,
         "gpu_processes": processes,
+        "gpu_problem": gpu_problem,
         "disk_free": space.f_bavail * space.f_frsize,
         "memory_total": memory_total(),
         "engine": engine_facts(args["engine"]["python"]) if args.get("engine") else None,

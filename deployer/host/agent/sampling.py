@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from .base import STATE_DIR, Call, Fail, Json, boottime, read_text
 from .lease import Session
-from .procs import number, nvidia_smi, socket_address
+from .procs import SMI_TIMEOUT, number, nvidia_smi, socket_address, whole
 from .registry import operation
 
 BASIC = ["index", "utilization.gpu", "power.draw", "power.limit", "memory.used", "memory.total"]
@@ -40,19 +40,27 @@ class Gpus:
         self.queries = list(QUERIES)
         self.problem: Optional[str] = None
 
-    def look(self) -> Optional[List[Json]]:
+    def look(self, until: float) -> Optional[List[Json]]:
+        """The GPUs now; None where they cannot be seen. ``until`` (monotonic): when nvidia-smi is given up."""
         while self.queries and self.problem is None:
             try:
-                rows = nvidia_smi("--query-gpu=" + ",".join(self.queries[0]))
+                rows = nvidia_smi("--query-gpu=" + ",".join(self.queries[0]), until)
             except Fail as failure:
                 if failure.code == "timeout" or len(self.queries) == 1:
                     self.problem = failure.message
                 else:
                     del self.queries[0]
                 continue
-            return (
-                None if rows is None else [self.gpu(row) for row in rows if len(row) == len(self.queries[0])]
-            )
+            if rows is None:
+                return None
+            found = [
+                self.gpu(row)
+                for row in rows
+                if len(row) == len(self.queries[0]) and whole(row[0]) is not None
+            ]
+            if not found:
+                self.problem = "nvidia-smi names no GPU"
+            return found or None
         return None
 
     def gpu(self, row: List[Optional[str]]) -> Json:
@@ -137,18 +145,23 @@ def sample(session: Session, args: Json, call: Call) -> Json:
     interval = max(0.2, float(args.get("interval") or 1.0))
     port, gpus, samples = args.get("port"), Gpus(), []
     pages, begun = swapped(), time.monotonic()
+    ends, until = begun + seconds, begun + max(SMI_TIMEOUT, seconds + 1.0)
     while True:
+        looked = time.monotonic()
         samples.append(
             {
-                "t": round(time.monotonic() - begun, 3),
-                "gpus": gpus.look(),
+                "t": round(looked - begun, 3),
+                "gpus": gpus.look(until),
                 "connections": connections(int(port), args.get("address") or "::") if port else None,
             }
         )
-        left = begun + seconds - time.monotonic()
+        took, left = time.monotonic() - looked, ends - time.monotonic()
         if left <= 0:
             break
         call.sleep(min(interval, left))
+        if took > 1.0 and time.monotonic() + took > until:
+            call.sleep(max(0.0, ends - time.monotonic()))
+            break  # a driver this slow would not answer in time
     return {
         "now": time.time(),
         "samples": samples,

@@ -9,7 +9,7 @@ from deployer.config.profile import Profile
 from deployer.deploy.doctor.evidence import Evidence, LogLine
 from deployer.deploy.session import Health
 from deployer.host.sampled import Sampled
-from deployer.host.state import GpuProcess, HostState, ServiceState
+from deployer.host.state import GpuProcess, HostState, Lease, ServiceState
 from deployer.sglang.effect import Computed
 from deployer.sglang.server_info import ArgumentCheck
 from tests.unit.deploy.builders import host_state, manifest, service_state
@@ -173,6 +173,20 @@ def holders(*others: GpuProcess) -> HostState:
     """The host with the service's processes on eight GPUs, and others."""
     own = tuple(GpuProcess(index, 7, 80 * GIB, "python", None, "sglang-kimi.service") for index in range(8))
     return host_state(service(), gpu_processes=(*own, *others))
+
+
+def lease(**changes: Any) -> Lease:
+    """The lease of somebody who applies a profile, held for 40 s."""
+    owner = {"user": "ann", "host": "desk", "pid": 5, "command": "apply tp8"}
+    data = {
+        "generation": 4,
+        "owner": owner,
+        "service": "kimi",
+        "acquired": NOW - 40,
+        "valid": True,
+        "state": "held",
+    }
+    return Lease.from_json(data | changes)
 
 
 def evidence(**changes: Any) -> Evidence:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from deployer.deploy.doctor import CHECKS, Diagnosis, Finding, Severity, judge
-from deployer.deploy.doctor.collect import parse_loads, parse_metrics
+from deployer.deploy.doctor.collect import Beside, parse_loads, parse_metrics, watched_for
 from deployer.deploy.doctor.evidence import Evidence, LogLine
 from deployer.deploy.doctor.reference import reference
 from deployer.deploy.session import Health
+from deployer.errors import AgentError, ChannelLost
 from deployer.host.state import GpuProcess
 from deployer.report.doctor_view import doctor_view
 from deployer.resources import package_root
@@ -24,8 +27,10 @@ from tests.unit.doctor.builders import (
     EFFECTIVE,
     GIB,
     NOW,
+    RELEASE,
     evidence,
     holders,
+    lease,
     lines,
     loads,
     prefill,
@@ -46,6 +51,10 @@ TRACE = [
 #: Check -> what makes it trip, and words that its finding has.
 TRIPS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "not-serving": ({"health": Health(False, "503", 0.2)}, ["/health answers 503"]),
+    "change-under-way": (
+        {"observed": replace(holders(), lease=lease())},
+        ["ann@desk (apply tp8, pid 5) holds the lease; nothing was stopped yet", "since 40 s"],
+    ),
     "health-slow": ({"health": Health(True, "200", 7.5)}, ["7.50 s"]),
     "restarted": ({"state": service(unit={"ActiveState": "active", "NRestarts": 2})}, ["2 restarts"]),
     "just-started": ({"state": running(service(), started=NOW - 30)}, ["30 s ago"]),
@@ -120,6 +129,13 @@ TRIPS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "kv-full": ({"lines": lines(usage=0.95)}, ["95 % of 100,000 tokens"]),
     "retractions": ({"lines": lines(LogLine(NOW - 60, RETRACT))}, ["1 retractions", "#retracted_reqs: 2"]),
     "prefix-cache": ({"lines": lines(*[prefill(cached=0, new=2000)] * 60)}, ["0.8 % of the prompts' tokens in 62"]),
+    "gpus-unseen": (
+        {
+            "observed": replace(holders(), gpus=None, gpu_problem="GPUs cannot be seen: nvidia-smi did not answer"),
+            "sampled": sampled(problem="nvidia-smi did not answer within 5 s"),
+        },
+        ["nvidia-smi did not answer", "before that it answered 6 times", "dmesg"],
+    ),
     "gpu-waits": ({"sampled": sampled(every={"utilization": 30.0})}, ["30 % on average over 8 GPUs"]),
     "gpu-uneven": ({"sampled": sampled(third={"utilization": 20.0})}, ["20 to 80 %", "3: 20 %"]),
     "gpu-memory-uneven": ({"sampled": sampled(third={"memory_used": 60 * GIB})}, ["60 to 80 of 96 GiB", "3: 60 GiB"]),
@@ -181,6 +197,112 @@ def test_the_gravest_comes_first_and_nothing_serves_without_health() -> None:
     diagnosis = judge(evidence(**changes))
     assert [finding.severity for finding in diagnosis.findings][:2] == [Severity.ERROR, Severity.WARNING]
     assert not diagnosis.serving
+
+
+def test_a_candidate_on_its_way_is_no_dead_service() -> None:
+    """doctor beside an apply: it says who changes what, and does not send anybody to converge."""
+    transition = {"from": RELEASE, "to": "0003-tp8", "step": "wait", "started": NOW - 30}
+    start = (
+        LogLine(NOW - 20, "[2026-11-29 17:46:00 PP0] Init torch distributed begin."),
+        LogLine(NOW - 10, "[2026-11-29 17:46:10 PP0] Load weight begin. avail mem=93.50 GB"),
+    )
+    begun = {
+        "state": running(service(transition=transition), release="0003-tp8"),
+        "observed": replace(holders(), lease=lease()),
+        "health": Health(False, "refused", 0.0),
+        "lines": start,
+    }
+    diagnosis = judge(evidence(**begun))
+    finding = found(diagnosis, "not-serving")
+    assert finding is not None
+    assert finding.message.startswith("0003-tp8 is on its way, in phase load")
+    assert "ann@desk (apply tp8, pid 5) is changing it to 0003-tp8, in step wait" in finding.message
+    assert "wait for its end" in finding.next
+    assert finding.measure == "deployer status --watch"
+    assert found(diagnosis, "drift") is None
+    assert not diagnosis.serving
+
+    stopped = judge(evidence(**begun | {"state": replace(service(transition=transition), running=None)}))
+    finding = found(stopped, "not-serving")
+    assert finding is not None
+    assert "no process runs at this moment; ann@desk" in finding.message
+
+    left = found(
+        judge(evidence(**begun | {"observed": replace(holders(), lease=lease(valid=False))})), "drift"
+    )
+    assert left is not None
+    assert "a change to 0003-tp8 was left in step wait" in left.evidence
+
+
+def test_a_change_of_another_service_is_told_and_judges_nothing() -> None:
+    other = replace(holders(), lease=lease(service="mini"))
+    diagnosis = judge(evidence(observed=other))
+    finding = found(diagnosis, "change-under-way")
+    assert finding is not None
+    assert finding.message == "the service mini is being changed by ann@desk (apply tp8, pid 5)"
+    dead = found(judge(evidence(observed=other, health=Health(False, "503", 0.2))), "not-serving")
+    assert dead is not None
+    assert dead.message == "/health answers 503"
+
+
+def test_a_sister_service_on_a_gpu_is_no_stranger() -> None:
+    sister = GpuProcess(2, 99, 40 * GIB, "python", None, "sglang-mini.service")
+    finding = found(judge(evidence(observed=holders(sister))), "gpu-shared")
+    assert finding is not None
+    assert finding.message == "the service mini of this host"
+    assert finding.evidence == ("GPU 2: the service mini (pid 99, sglang-mini.service) holds 40.0 GiB",)
+    assert "different GPUs" in finding.next
+    stranger = GpuProcess(2, 98, 3 * GIB, "jupyter", None, None)
+    finding = found(judge(evidence(observed=holders(sister, stranger))), "gpu-shared")
+    assert finding is not None
+    assert finding.message == "the service mini of this host and 1 other processes"
+    # A process of our own unit that is not among the pids (it was just forked) is ours.
+    fresh = GpuProcess(2, 97, GIB, "python", None, "sglang-kimi.service")
+    assert found(judge(evidence(observed=holders(fresh))), "gpu-shared") is None
+
+
+def test_without_gpus_nvidia_smi_is_no_finding() -> None:
+    none = evidence(observed=replace(holders(), gpus=None), sampled=sampled(samples=[]))
+    assert found(judge(none), "gpus-unseen") is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spent", "watched"),
+    [
+        (5.0, 0.9, 5.0),
+        (5.0, 7.0, 5.0),
+        (5.0, 9.0, 3.0),
+        (5.0, 60.0, 1.0),
+        (0.0, 1.0, 0.0),
+        (0.5, 60.0, 0.5),
+        (20.0, 9.0, 18.0),
+    ],
+)
+def test_a_slow_start_shortens_the_watch(seconds: float, spent: float, watched: float) -> None:
+    assert watched_for(seconds, spent) == watched
+
+
+def test_what_does_not_answer_in_time_is_given_up() -> None:
+    def refuse() -> int:
+        raise AgentError("os-error", "no")
+
+    def late() -> int:
+        raise ChannelLost("no answer within 3 s", detail={"timeout": 3.0})
+
+    def broken() -> int:
+        raise ChannelLost("the connection broke")
+
+    soon = time.monotonic() + 5.0
+    assert Beside(lambda: 1).result(soon) == 1
+    assert Beside(refuse).result(soon) is None
+    assert Beside(late).result(soon) is None
+    with pytest.raises(ChannelLost, match="broke"):
+        Beside(broken).result(soon)
+    held = threading.Event()
+    slow = Beside(lambda: held.wait(30.0))
+    assert slow.result(time.monotonic()) is None
+    held.set()
+    assert slow.result(soon) is True
 
 
 def nothing() -> Evidence:
@@ -285,9 +407,13 @@ def test_people_see_evidence_and_what_to_try() -> None:
         "release": "0002-pp8-async",
         "profile": "pp8-async",
         "seconds": 6.0,
+        "watched": 3.0,
         **judge(evidence(**changes)).as_dict(),
     }
     console = Console(width=100, soft_wrap=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(doctor_view(document, asked=5.0))
+    assert "watched for 3 s instead of 5: the command's start took the rest" in captured.get()
     with console.capture() as capture:
         console.print(doctor_view(document))
     text = capture.get()

@@ -189,7 +189,7 @@ def test_a_unit_inside_a_container_is_not_ours() -> None:
 def test_gpus_that_do_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     row = ["0", "GPU-1", "H200", "143771", "10", "[N/A]", "70.1", None]
     row[5] = None
-    monkeypatch.setattr(procs, "nvidia_smi", lambda query: [row])
+    monkeypatch.setattr(procs, "nvidia_smi", lambda query, until=None: [row])
     assert procs.gpu_list() == [
         {
             "index": 0,
@@ -208,10 +208,10 @@ def test_what_is_no_row_of_nvidia_smi_is_left_out(monkeypatch: pytest.MonkeyPatc
     """A driver in trouble prints anything; whoever asks (a stop, too) must go on."""
     junk: list[list[str | None]] = [["\x11\x1b"] * size for size in range(1, 10)]
     junk += [["inf", "1e999", "nan"], ["٣", "²", "0x1"], [None, None], [None, None, None]]
-    monkeypatch.setattr(procs, "nvidia_smi", lambda query: junk)
+    monkeypatch.setattr(procs, "nvidia_smi", lambda query, until=None: junk)
     assert (procs.gpu_list(), procs.compute_caps(), procs.gpu_processes()) == ([], {}, [])
     huge = ["0", "GPU-1", "H200", "1e999", "nan", "inf", "-inf", "x"]
-    monkeypatch.setattr(procs, "nvidia_smi", lambda query: [huge])
+    monkeypatch.setattr(procs, "nvidia_smi", lambda query, until=None: [huge])
     assert procs.gpu_list() == [
         dict(
             zip(("index", "uuid", "name"), (0, "GPU-1", "H200"), strict=True),
@@ -232,7 +232,7 @@ def test_what_is_no_row_of_nvidia_smi_is_left_out(monkeypatch: pytest.MonkeyPatc
 def test_compute_capability_where_the_driver_tells_it(
     rows: Any, caps: dict[int, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(query: str) -> Any:
+    def ask(query: str, until: float | None = None) -> Any:
         assert query == "--query-gpu=index,compute_cap"
         if isinstance(rows, Exception):
             raise rows
@@ -489,7 +489,7 @@ def test_addresses_as_the_kernel_writes_them() -> None:
 def test_the_newest_query_that_the_driver_knows_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def smi(query: str) -> list[list[str | None]]:
+    def smi(query: str, until: float) -> list[list[str | None]]:
         asked.append(query)
         if "throttle" in query or "event" in query:
             raise base.Fail("command", "not a valid field to query")
@@ -497,7 +497,7 @@ def test_the_newest_query_that_the_driver_knows_is_asked(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sampling, "nvidia_smi", smi)
     gpus = sampling.Gpus()
-    (first,) = gpus.look() or []
+    (first,) = gpus.look(60.0) or []
     assert (first["utilization"], first["power_w"], first["memory_used"], first["clock_mhz"]) == (
         50,
         300.5,
@@ -505,7 +505,7 @@ def test_the_newest_query_that_the_driver_knows_is_asked(monkeypatch: pytest.Mon
         None,
     )
     assert first["throttle"] is None
-    gpus.look()
+    gpus.look(60.0)
     assert len(asked) == 4  # two refused, then the one that works, twice
     assert gpus.problem is None
 
@@ -513,15 +513,56 @@ def test_the_newest_query_that_the_driver_knows_is_asked(monkeypatch: pytest.Mon
 def test_a_driver_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def smi(query: str) -> None:
+    def smi(query: str, until: float) -> None:
         asked.append(query)
         raise base.Fail("timeout", "nvidia-smi took longer than 5 s")
 
     monkeypatch.setattr(sampling, "nvidia_smi", smi)
     gpus = sampling.Gpus()
-    assert gpus.look() is gpus.look() is None
+    assert gpus.look(60.0) is gpus.look(60.0) is None
     assert len(asked) == 1
     assert gpus.problem == "nvidia-smi took longer than 5 s"
+
+
+@pytest.mark.parametrize("row", [["garbage"], ["x"] * 10, ["No devices were found"]])
+def test_a_driver_that_names_no_gpu_has_a_problem(
+    row: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "nvidia_smi", lambda query, until: [row])
+    gpus = sampling.Gpus()
+    assert gpus.look(60.0) is None
+    assert gpus.problem == "nvidia-smi names no GPU"
+    monkeypatch.setattr(procs, "nvidia_smi", lambda query, until=None: [row])
+    problems: list[str] = []
+    assert reading.gpu_facts(problems) == ([], [])
+    assert problems == ["GPUs cannot be seen: nvidia-smi names none"]
+
+
+@pytest.mark.parametrize(
+    ("slow", "looks", "over"), [(0.0, 6, 5.0), (2.0, 2, 5.0), (4.0, 1, 5.0), (20.0, 1, 6.0)]
+)
+def test_a_slow_driver_does_not_make_the_look_longer(
+    slow: float, looks: int, over: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question takes ``slow`` seconds, as without persistence mode; sampling is for 5 s."""
+    now = [100.0]
+
+    def smi(query: str, until: float) -> list[list[str | None]]:
+        now[0] += min(slow, until - now[0])
+        if slow > until - now[0] and now[0] >= until:
+            raise base.Fail("timeout", "nvidia-smi did not answer in time")
+        return [["0", *["1"] * (query.count(","))]]
+
+    class Calm(base.Call):
+        def sleep(self, seconds: float) -> None:
+            now[0] += seconds
+
+    monkeypatch.setattr(sampling, "nvidia_smi", smi)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    answer = sampling.sample(lease.Session(), {"seconds": 5.0}, Calm(lambda message: None))
+    assert len(answer["samples"]) == looks
+    assert now[0] - 100.0 == pytest.approx(over, abs=0.01)
+    assert bool(answer["problem"]) == (slow == 20.0)
 
 
 def test_a_python_that_cannot_be_run_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
