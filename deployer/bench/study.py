@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import pstdev
+from statistics import median, pstdev
 from typing import Any
 
 from deployer.bench.noise import Noise, learn_from
@@ -31,7 +31,11 @@ SEED = 20240607
 TRIALS = 2000
 #: How often somebody applies at most who wants to know.
 APPLIES = 3
-REAL_BEGIN, REAL_END = "<!-- real: begin -->", "<!-- real: end -->"
+#: Around the table of real applies, for each engine of the practice host.
+REAL_MARKS = {
+    "standin": ("<!-- real: begin -->", "<!-- real: end -->"),
+    "sglang": ("<!-- real-sglang: begin -->", "<!-- real-sglang: end -->"),
+}
 BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
 
 
@@ -163,11 +167,11 @@ def mark() -> str:
 
 def real_block(found: Json) -> str:
     """What stands between the marks of the real applies (``tools/gate_real.py``): counts, and what so many tell."""
-    settings = found["settings"]
+    head, slower = _sglang_words(found) if _engine(found) == "sglang" else _standin_words(found)
     kinds = (
         ("first", "the first ones, against 0 to 2 starts"),
         ("same", "the same speed, against 3 starts and more"),
-        ("slower", "every step 11 % longer (a tenth slower)"),
+        ("slower", slower),
     )
     rows = ["| | applies | pass | inconclusive | fail |", "|---|---|---|---|---|"]
     told = []
@@ -187,16 +191,44 @@ def real_block(found: Json) -> str:
         )
         if count
     ]
-    steps, starts = (100 * settings[name] for name in ("noise", "start_noise"))
-    levels = ", ".join(map(str, settings["levels"]))
-    head = (
-        f"`{settings['profile']}`, noise {steps:g} % a step and {starts:g} % a start, "
-        f"levels {levels} with {settings['repeats']} passes each.\n\n"
-    )
     tail = f"\nEffects: {'; '.join(told)}." + (
         f" By their number (95 %): {'; '.join(limits)}." if limits else ""
     )
     return head + "\n".join(rows) + "\n" + tail + "\n"
+
+
+def _engine(found: Json) -> str:
+    return str(found["settings"].get("engine", "standin"))
+
+
+def _standin_words(found: Json) -> tuple[str, str]:
+    """What was applied to the stand-in, and how the slower ones differ."""
+    settings = found["settings"]
+    steps, starts = (100 * settings[name] for name in ("noise", "start_noise"))
+    head = (
+        f"`{settings['profile']}`, noise {steps:g} % a step and {starts:g} % a start, {_sweep(settings)}.\n\n"
+    )
+    return head, "every step 11 % longer (a tenth slower)"
+
+
+def _sglang_words(found: Json) -> tuple[str, str]:
+    """What was applied with the real engine, and how the slower ones differ."""
+    settings = found["settings"]
+    took = median(item["seconds"] for kind in ("first", "same", "slower") for item in found[kind])
+    words = [
+        'The same with the real SGLang on the CPU (`make gate-real ARGS="--engine sglang"`), as noisy as it is:',
+        f"`{settings['profile']}`, {_sweep(settings)}, on {settings['processors']} processors, {took:.0f} s an apply.",
+    ]
+    noise = next((item["noise"] for item in reversed(found["same"]) if item["noise"]), None)
+    if noise:
+        shares = " / ".join(f"{100 * noise[name]:.1f}" for name in ("run", "start", "level"))
+        words.append(f"Noise learnt by the last of the same speed: {shares} % (passes / starts / levels).")
+    return " ".join(words) + "\n\n", f"its scheduler held up for {100 * settings['held']:g} % of the time"
+
+
+def _sweep(settings: Json) -> str:
+    levels = ", ".join(map(str, settings["levels"]))
+    return f"levels {levels} with {settings['repeats']} passes each"
 
 
 def _clean(verdicts: Sequence[Json], wrong: str) -> int:
