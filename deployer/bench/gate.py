@@ -8,9 +8,8 @@ against earlier proven starts. Whatever both say, every request has to be comple
 from __future__ import annotations
 
 import difflib
-import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -110,26 +109,6 @@ def split_key(key: str) -> tuple[str, int | None]:
     raise ValueError(f"no such threshold; there are {allowed}")
 
 
-def validate_gate_keys(gate: Mapping[str, float], levels: Collection[int] | None = None) -> list[str]:
-    """All that is wrong with a gate's keys and values, one sentence each; empty when nothing is.
-
-    With ``levels`` (those the benchmark will run) also thresholds for levels that will not be measured.
-    """
-    problems = []
-    for key, threshold in gate.items():
-        try:
-            _, level = split_key(key)
-        except ValueError as error:
-            problems.append(f"{key}: {error}")
-            continue
-        if not (math.isfinite(threshold) and threshold > 0):
-            problems.append(f"{key}: the threshold must be a number above 0, not {threshold!r}")
-        if levels is not None and level is not None and level not in levels:
-            shown = ", ".join(map(str, sorted(levels))) or "none"
-            problems.append(f"{key}: level {level} is not among the benchmark's levels ({shown})")
-    return problems
-
-
 def evaluate(
     bench: Mapping[str, Any],
     gate: Mapping[str, float],
@@ -141,7 +120,7 @@ def evaluate(
     name: str = "the baseline",
     beside: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Verdict:
-    """Hold a benchmark against a gate. ValueError for a key that does not exist (see `validate_gate_keys`).
+    """Hold a benchmark against a gate. ValueError for a key that does not exist (see `split_key`).
 
     ``baseline``: bench documents of proven starts, newest first; ``name`` says of what. ``earlier``: earlier starts of
     the candidate's own configuration that could not be decided; they count together with this one. ``beside``: a name

@@ -50,7 +50,7 @@ class BenchConfig(Model):
     )
     budget: float = Field(
         300.0,
-        gt=0,
+        ge=1,
         le=86_400,
         description="time for the whole benchmark, in seconds; what does not fit is left out",
     )
@@ -71,6 +71,22 @@ class BenchConfig(Model):
     )
     seed: int = Field(0, ge=0, le=2**31 - 1, description="seed of the prompts")
 
+    def rounds(self, level: int) -> int:
+        """Requests of one stream in a pass of this level, one after another."""
+        return max(self.waves, -(-self.requests // level))
+
+    def measured(self, level: int) -> int:
+        """Requests that are measured at one of the levels, where the budget is enough for all of it."""
+        of_a_pass = level * self.rounds(level)
+        further = 0
+        if level == self.levels[-1]:
+            waves = sum(self.levels) if self.discard else 0
+            passes = sum(one * self.rounds(one) for one in self.levels) * self.repeats
+            fixed_prompt = 2
+            sent = self.warmups + self.singles + fixed_prompt + waves + passes
+            further = max(0, -(-(self.requests_at_least - sent) // of_a_pass))
+        return of_a_pass * (self.repeats + further)
+
 
 class PartialBench(Model):
     """A profile's own wishes; what it leaves out is as the service says."""
@@ -86,7 +102,7 @@ class PartialBench(Model):
     requests_at_least: int | None = Field(None, ge=0, le=100_000, description="as of a service")
     repeats: int | None = Field(None, ge=1, le=20, description="as of a service")
     discard: bool | None = Field(None, description="as of a service")
-    budget: float | None = Field(None, gt=0, le=86_400, description="as of a service")
+    budget: float | None = Field(None, ge=1, le=86_400, description="as of a service")
     shared_prefix: int | None = Field(None, ge=0, le=1_000_000, description="as of a service")
     sanity: Literal["report", "gate"] | None = Field(None, description="as of a service")
     request_timeout: float | None = Field(None, gt=0, le=86_400, description="as of a service")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deployer.bench.gate import validate_gate_keys
 from deployer.bench.runner import choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.advice import as_objections
@@ -31,16 +30,19 @@ def objections(
     service: ServiceConfig,
     trial: Trial | None,
     findings: Iterable[Finding] = (),
+    *,
+    measured: bool = True,
 ) -> list[Objection]:
     """All reasons against starting ``trial`` now, errors among the rules' ``findings`` included.
 
-    ``trial`` is None where it could not even be rendered.
+    ``trial`` is None where it could not even be rendered. One that is not ``measured`` (it was proven before) needs
+    nothing to be measured with.
     """
     state = observed.services[service.name]
     found = _engine(observed, service)
     found += _model(observed, service)
     found += _gpus(observed, host, service, state, trial)
-    found += _bench(observed, service, trial)
+    found += _bench(observed, service, trial) if measured else []
     found += _port(service, state)
     found += _shadows(service, state)
     lost = lost_live(state)
@@ -189,14 +191,7 @@ def _bench(observed: HostState, service: ServiceConfig, trial: Trial | None) -> 
         choose_place(service, wanted, has_httpx=has_httpx)
     except ConfigError as error:
         return [Objection("no-benchmark", error.message, error.remedy or "set bench.place")]
-    if trial is None:
-        return []
-    return [
-        Objection(
-            "gate-not-measured", text, "add the level to bench.levels, or take the threshold out of the gate"
-        )
-        for text in validate_gate_keys(trial.gate, trial.bench.get("levels") or ())
-    ]
+    return []
 
 
 def _world_size(trial: Trial | None) -> int:

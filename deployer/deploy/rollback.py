@@ -62,7 +62,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     consent.possible(made)
 
     reporter.step(Step.PREFLIGHT)
-    against = objections(observed, session.host_config, service, trial)
+    against = objections(observed, session.host_config, service, trial, measured=False)
     if against:
         raise preflight_error(against)
     reporter.done("GPUs, port, engine, model and disk are fit")

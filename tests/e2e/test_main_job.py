@@ -128,10 +128,23 @@ def test_the_same_profile_does_not_get_slower_unnoticed(live_site: Site) -> None
     assert live_site.status()["live"]["verdict"].startswith("pass")
 
 
-def test_a_gate_that_cannot_be_measured_is_inconclusive(live_site: Site) -> None:
-    live_site.write_inventory(gate='"ttft_p95_s@4" = 100.0')  # four requests have no 95th percentile
+def test_a_gate_that_cannot_be_measured_is_refused_before_anything_stops(live_site: Site) -> None:
+    live_site.write_inventory(gate='"ttft_p95_s@4" = 100.0')
+    before = live_site.invocation()
+    refused = live_site.json("apply", "pp2", "--yes", expect=3)
+    assert "4 samples at C=4, but a 95th percentile needs 20" in refused["message"]
+    assert (live_site.live(), live_site.invocation()) == ("0001-tp2", before)
+    assert 'services.kimi.gate."ttft_p95_s@4"' in live_site.run("check", "pp2", expect=2)
+
+
+def test_a_benchmark_without_the_time_to_measure_is_inconclusive(live_site: Site) -> None:
+    live_site.write_inventory(gate='"aggregate_tok_s@4" = 1.0')
+    text = live_site.inventory.read_text()
+    live_site.inventory.write_text(text.replace("requests_at_least = 0", "requests_at_least = 0\nbudget = 1"))
+    live_site.fault("slow", percent=3000, once=True)
     document = live_site.json("apply", "pp2", "--yes", expect=7)
     assert document["outcome"] == "inconclusive"
+    assert document["verdict"]["result"] == "inconclusive"
     assert live_site.live() == "0001-tp2"
     assert live_site.status()["health"]["ok"]
 

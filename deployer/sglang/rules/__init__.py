@@ -22,6 +22,7 @@ from deployer.sglang.rules import (
     experts,
     graphs,
     hardware,
+    measuring,
     memory,
     pipeline,
     serving,
@@ -41,7 +42,8 @@ __all__ = [
 THEMES: tuple[Theme, ...] = tuple(
     module.THEME
     for module in (
-        sizes, architecture, memory, pipeline, graphs, attention, experts, hardware, environment, serving, version,
+        sizes, architecture, memory, pipeline, graphs, attention, experts, hardware, environment, serving, measuring,
+        version,
     )
 )  # fmt: skip
 #: Every rule by its id, in the order of the reference.

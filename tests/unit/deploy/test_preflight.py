@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from deployer.config.bench import BenchConfig
 from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from
+from deployer.config.profile import Profile
+from deployer.deploy.advice import advise
 from deployer.deploy.preflight import notes, objections
 from deployer.host.state import EngineFacts, GpuProcess, HostState, ModelFacts
 from tests.unit.deploy.builders import GIB, gpus, host_state, service_state, trial
@@ -100,12 +103,21 @@ def test_a_gpu_that_is_gone_is_named() -> None:
     assert "GPU 9 is not there" in found[0].message
 
 
+def test_a_way_back_is_not_measured_and_needs_nothing_to_measure_with() -> None:
+    host, service = config(bench={"place": "host"})
+    without = host_state(service_state(), engine=EngineFacts("/p", True, "0.5.9", None))
+    assert [item.code for item in objections(without, host, service, trial())] == ["no-benchmark"]
+    assert objections(without, host, service, trial(), measured=False) == []
+
+
 def test_a_gate_that_the_benchmark_does_not_measure_is_refused_before_anything_stops() -> None:
     host, service = config()
-    wanted = trial(gate={"aggregate_tok_s@64": 1.0}, bench={"levels": [8], "place": "host"})
-    found = objections(FIT, host, service, wanted)
+    service = service.model_copy(update={"bench": BenchConfig(levels=[8])})
+    profile = Profile.model_validate({"name": "p", "gate": {"aggregate_tok_s@64": 1.0}})
+    findings = advise(profile, service, host, None).findings
+    found = objections(FIT, host, service, trial(), findings)
     assert [item.code for item in found] == ["gate-not-measured"]
-    assert "64" in found[0].message
+    assert found[0].message == 'gate."aggregate_tok_s@64": level 64 is not among the benchmark\'s levels (8)'
 
 
 def test_a_deleted_live_unit_is_put_back_first() -> None:

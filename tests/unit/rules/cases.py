@@ -298,6 +298,27 @@ CASES: Mapping[str, tuple[Case, Case]] = {
         {"service": {"model": "moonshotai/Kimi-K2.6", **env(HF_HUB_OFFLINE="1")}},
         {"service": env(HF_HUB_OFFLINE="1")},
     ),
+    # benchmark and gate; the service's only level is 8, with two passes
+    "gate-not-measured": (
+        {"profile": {"gate": {"aggregate_tok_s@16": 1.0}}},
+        {"profile": {"gate": {"aggregate_tok_s@8": 1.0, "single_stream_tok_s": 1.0, "itl_p95_s@8": 1.0}}},
+    ),
+    "threshold-idle": (
+        {"profile": {"gate": {"tpot_p50_s@8": 0.1}}, "service": {"gate": {"tpot_p95_s@8": 0.1}}},
+        {"profile": {"gate": {"tpot_p50_s@8": 0.1}}, "service": {"gate": {"tpot_p95_s@8": 0.11}}},
+    ),
+    "level-loss-below-loss": (
+        {"profile": {"relative_gate": {"max_loss": 0.15}}},
+        {"profile": {"relative_gate": {"max_loss": 0.12}}},
+    ),
+    "budget-short": (
+        {"profile": {"gate": {"aggregate_tok_s@8": 3.0}}},
+        {"profile": {"gate": {"aggregate_tok_s@8": 3.2}}},
+    ),
+    "timeout-below-threshold": (
+        {"profile": {"gate": {"single_stream_tok_s": 1.0}, "bench": {"request_timeout": 127.0}}},
+        {"profile": {"gate": {"single_stream_tok_s": 1.0}, "bench": {"request_timeout": 128.0}}},
+    ),
     # versions
     "rendering": ({"problems": ("attention.backend: found 'x', not a choice",)}, {}),
     "abbreviated-flag": ({"service": extra(mem_frac=0.9)}, {"service": extra(page_size=64)}),

@@ -1,0 +1,186 @@
+"""The smoke benchmark and its gate: settings of which one makes nothing of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deployer.config.bench import SINGLE_GATE
+from deployer.config.problems import KeyPath
+from deployer.config.profile import effective_bench, effective_gate, effective_relative_gate
+from deployer.sglang.rules.base import Hit, Severity, Theme
+from deployer.sglang.rules.facts import Facts
+
+THEME = Theme("measuring", "Benchmark and gate")
+
+#: Fewest samples of a 95th percentile, and fewest tokens a stream of a steady rate (see docs/benchmark.md).
+P95_SAMPLES = 20
+STEADY_TOKENS = 4
+#: No server gives one stream more tokens a second than this, which is how short a benchmark can be at best.
+FASTEST_STREAM = 1000.0
+#: What is under way when the budget is used up may go on for this share of it.
+GRACE = 0.1
+
+
+def _place(facts: Facts, table: str, key: str) -> KeyPath:
+    """Where a setting comes from: the profile where it says it, else the service."""
+    own = getattr(facts.profile, table)
+    said = key in own if isinstance(own, dict) else getattr(own, key) is not None
+    return (table, key) if said else ("services", facts.service.name, table, key)
+
+
+def _split(key: str) -> tuple[str, int]:
+    """``("ttft_p95_s", 32)`` out of ``ttft_p95_s@32``; level 0 is the single stream."""
+    name, _, level = key.partition("@")
+    return name, int(level or 0)
+
+
+@THEME.rule(
+    "gate-not-measured",
+    Severity.ERROR,
+    "every threshold is on a figure that the benchmark measures",
+    about="""A threshold whose figure is not measured is inconclusive, however good the server is, and the candidate
+    goes back after a restart for nothing. Not measured are: levels that are not run; the single stream where
+    singles = 0; a 95th percentile of fewer than 20 samples (of TTFT and TPOT there is one a request, and eight
+    streams twice are 16); a steady rate of fewer than 4 tokens a stream.""",
+    remedy="add the level to bench.levels, or take the threshold out of the gate",
+    references=["docs/benchmark.md", "docs/gate.md"],
+)
+def gate_not_measured(facts: Facts) -> Iterator[Hit]:
+    bench = effective_bench(facts.service, facts.profile)
+    for key in effective_gate(facts.service, facts.profile):
+        name, level = _split(key)
+        where = _place(facts, "gate", key)
+        if key == SINGLE_GATE:
+            if not bench.singles:
+                yield Hit(
+                    "no single request is sent (bench.singles = 0)",
+                    where,
+                    remedy="set bench.singles to 1 or more",
+                )
+            continue
+        if level not in bench.levels:
+            shown = ", ".join(map(str, bench.levels))
+            yield Hit(f"level {level} is not among the benchmark's levels ({shown})", where)
+            continue
+        requests = bench.measured(level)
+        samples = requests * (bench.output_tokens - 1) if name.startswith("itl_") else requests
+        if "_p95_" in name and samples < P95_SAMPLES:
+            yield Hit(
+                f"{samples} samples at C={level}, but a 95th percentile needs {P95_SAMPLES}",
+                where,
+                remedy=f"set bench.requests or bench.repeats so that level {level} has {P95_SAMPLES} requests, or take "
+                f"{name.replace('p95', 'p50')}",
+            )
+        tokens = bench.rounds(level) * bench.output_tokens - 1
+        if name == "steady_tok_s" and tokens < STEADY_TOKENS:
+            yield Hit(
+                f"{tokens} tokens a stream after the first, but a steady rate needs {STEADY_TOKENS}",
+                where,
+                remedy="raise bench.output_tokens, or take aggregate_tok_s",
+            )
+
+
+@THEME.rule(
+    "threshold-idle",
+    Severity.WARNING,
+    "no threshold is implied by another",
+    about="""The median is never above the 95th percentile of the same figure. A bound of the median that is not below
+    that of the 95th percentile therefore never decides anything; perhaps the two were exchanged.""",
+    remedy="lower the bound of the median below that of the 95th percentile, or take it out",
+    references=["docs/benchmark.md"],
+)
+def threshold_idle(facts: Facts) -> Iterator[Hit]:
+    gate = effective_gate(facts.service, facts.profile)
+    for key, bound in gate.items():
+        other = key.replace("_p50_", "_p95_")
+        if other != key and bound >= gate.get(other, bound + 1):
+            yield Hit(
+                f"at most {bound:g} can never decide beside {other} of at most {gate[other]:g}",
+                _place(facts, "gate", key),
+            )
+
+
+@THEME.rule(
+    "level-loss-below-loss",
+    Severity.WARNING,
+    "one level may lose at least as much as all together",
+    about="""max_loss is what the mean over all levels may lose, max_level_loss what one level alone may. One level is
+    noisier than their mean. Where it may lose less, a loss that is tolerated in all is not tolerated in any, and
+    max_loss decides nothing.""",
+    remedy="set relative_gate.max_level_loss to max_loss or more (usual: 0.12 beside 0.05)",
+    references=["docs/gate.md"],
+)
+def level_loss_below_loss(facts: Facts) -> Iterator[Hit]:
+    settings = effective_relative_gate(facts.service, facts.profile)
+    if settings.baseline != "none" and settings.max_level_loss < settings.max_loss:
+        yield Hit(
+            f"{settings.max_level_loss:g} at one level, but {settings.max_loss:g} in all",
+            _place(facts, "relative_gate", "max_level_loss"),
+        )
+
+
+@THEME.rule(
+    "budget-short",
+    Severity.WARNING,
+    "the benchmark has time for what it is to measure",
+    about="""What does not fit into bench.budget is left out or cut short, and then is not measured: the verdict is
+    inconclusive. Two cases can be told beforehand: a budget that not even a server of 1000 tok/s a stream could
+    keep, and one that a server which just meets the thresholds could not.""",
+    remedy="raise bench.budget, or lower bench.output_tokens, bench.levels or bench.waves",
+    references=["docs/benchmark.md#the-budget"],
+)
+def budget_short(facts: Facts) -> Iterator[Hit]:
+    bench = effective_bench(facts.service, facts.profile)
+    gate = effective_gate(facts.service, facts.profile)
+    where = _place(facts, "bench", "budget")
+    rounds = {level: bench.rounds(level) for level in bench.levels}
+    tokens = (
+        bench.warmups * bench.warmup_tokens + (bench.singles + sum(rounds.values())) * bench.output_tokens
+    )
+    least = tokens / FASTEST_STREAM
+    if least > bench.budget:
+        yield Hit(
+            f"{bench.budget:g} s, but {tokens} tokens come one after another, which takes {least:.0f} s at "
+            f"{FASTEST_STREAM:g} tok/s",
+            where,
+        )
+        return
+    needed = {}
+    if SINGLE_GATE in gate:
+        needed["one"] = bench.singles * bench.output_tokens / gate[SINGLE_GATE]
+    for level, count in rounds.items():
+        rate = gate.get(f"aggregate_tok_s@{level}", gate.get(f"steady_tok_s@{level}"))
+        if rate is not None:
+            needed[f"C={level}"] = level * count * bench.output_tokens / rate
+    total = sum(needed.values())
+    if total > bench.budget * (1 + GRACE):
+        shown = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in needed.items())
+        yield Hit(
+            f"{bench.budget:g} s, but a server that just meets the thresholds needs {total:.0f} s for one pass each "
+            f"({shown})",
+            where,
+        )
+
+
+@THEME.rule(
+    "timeout-below-threshold",
+    Severity.WARNING,
+    "a request of a server that meets the thresholds ends in time",
+    about="""A request that has not ended after bench.request_timeout has failed, and a failed request fails the
+    candidate. Where a server that just meets a threshold would take longer for a request, the threshold says one
+    thing and the limit another.""",
+    remedy="raise bench.request_timeout, or the threshold",
+    references=["docs/benchmark.md#definitions"],
+)
+def timeout_below_threshold(facts: Facts) -> Iterator[Hit]:
+    bench = effective_bench(facts.service, facts.profile)
+    for key, bound in effective_gate(facts.service, facts.profile).items():
+        name, level = _split(key)
+        if not name.endswith("tok_s"):
+            continue
+        seconds = max(level, 1) * bench.output_tokens / bound
+        if seconds > bench.request_timeout:
+            yield Hit(
+                f"{bench.request_timeout:g} s, but at {key} = {bound:g} a request takes {seconds:.0f} s",
+                _place(facts, "bench", "request_timeout"),
+            )
