@@ -141,7 +141,7 @@ def test_a_benchmark_without_the_time_to_measure_is_inconclusive(live_site: Site
     live_site.write_inventory(gate='"aggregate_tok_s@4" = 1.0')
     text = live_site.inventory.read_text()
     live_site.inventory.write_text(text.replace("requests_at_least = 0", "requests_at_least = 0\nbudget = 1"))
-    live_site.fault("slow", percent=3000, once=True)
+    live_site.fault("slow", percent=3000, when_argv_contains="--pp-size")
     document = live_site.json("apply", "pp2", "--yes", expect=7)
     assert document["outcome"] == "inconclusive"
     assert document["verdict"]["result"] == "inconclusive"
