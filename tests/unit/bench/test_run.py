@@ -15,6 +15,7 @@ from deployer.bench.run import Run
 from deployer.bench.spec import Spec
 from deployer.bench.stats import Request
 from deployer.bench.traffic import Counters
+from deployer.config.bench import BenchConfig
 
 #: Tokens a second by concurrency of two servers: one that batches well, and one that queues beyond 32.
 TP8 = {1: 26.0, 8: 175.0, 16: 320.0, 32: 577.0, 48: 700.0, 64: 800.0}
@@ -135,6 +136,31 @@ def test_too_little_time_for_200_requests_is_said_and_lower_levels_take_what_is_
     assert bench["budget"]["cut"] == [
         f"{sent} of at least 200 requests: another pass of level 1 was left out, it takes about 5 s and 1 s were left"
     ]
+
+
+@given(
+    st.lists(st.integers(1, 64), min_size=1, max_size=3, unique=True).map(sorted),
+    st.fixed_dictionaries(
+        {
+            "waves": st.integers(1, 3),
+            "requests": st.integers(1, 40),
+            "repeats": st.integers(1, 3),
+            "discard": st.booleans(),
+            "warmups": st.integers(0, 3),
+            "singles": st.integers(0, 3),
+            "requests_at_least": st.integers(0, 120),
+        }
+    ),
+)
+def test_what_is_planned_is_what_is_measured_where_there_is_time(
+    levels: list[int], settings: dict[str, Any]
+) -> None:
+    config = BenchConfig(levels=levels, output_tokens=8, budget=86_400.0, **settings)
+    bench, _ = measure(lambda _: 5000.0, **config.model_dump(exclude={"place"}))
+    assert bench["budget"]["cut"] == []
+    assert {level["concurrency"]: level["requests"] for level in bench["levels"]} == {
+        level: config.measured(level) for level in levels
+    }
 
 
 def test_a_failed_request_ends_the_further_passes() -> None:

@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
+from deployer.bench import spec, stats
 from deployer.errors import UsageError
-from deployer.sglang.rules import RULES, Need, Severity, evaluate, find_rule, shape_findings, worst
+from deployer.sglang.rules import (
+    RULES,
+    Need,
+    Severity,
+    evaluate,
+    find_rule,
+    measuring,
+    shape_findings,
+    worst,
+)
 from deployer.sglang.rules.graphs import capture_sizes
 from deployer.sglang.rules.reference import reference, rule_document
 from deployer.sglang.rules.shape import ModelShape, layer_split, model_shape, overridden
@@ -130,6 +140,63 @@ def test_what_can_run_at_a_time_limits_the_levels() -> None:
         service={"bench": {"levels": [8, 16]}},
     )
     assert "at most 8 run at a time (loop 2 x cap 4), so C=16 would have 8 waiting" in text
+
+
+def test_a_threshold_that_is_not_measured_is_told_with_its_place_and_remedy() -> None:
+    def told(gate: dict[str, float], **bench: Any) -> tuple[str, str]:
+        settings = {"levels": [8, 16], "requests_at_least": 0, **bench}
+        [finding] = RULES["gate-not-measured"].findings(
+            facts(profile={"bench": settings}, service={"gate": gate})
+        )
+        return finding.text, finding.remedy
+
+    text, remedy = told({"itl_p50_s@32": 1.0})
+    assert text == 'services.kimi.gate."itl_p50_s@32": level 32 is not among the benchmark\'s levels (8, 16)'
+    assert "bench.levels" in remedy
+    text, remedy = told({"ttft_p95_s@8": 1.0})
+    assert "16 samples at C=8, but a 95th percentile needs 20" in text
+    assert "take ttft_p50_s" in remedy
+    text, remedy = told({"tpot_p95_s@16": 1.0}, repeats=1)
+    assert "16 samples at C=16" in text
+    text, remedy = told({"itl_p95_s@8": 1.0}, repeats=1, output_tokens=3)
+    assert "16 samples at C=8" in text
+    assert told({"single_stream_tok_s": 1.0}, singles=0)[1] == "set bench.singles to 1 or more"
+    text, _ = told({"steady_tok_s@8": 1.0, "aggregate_tok_s@8": 1.0}, output_tokens=4)
+    assert "3 tokens a stream after the first, but a steady rate needs 4" in text
+
+
+def test_passes_that_are_run_for_200_requests_are_samples_too() -> None:
+    gate = {"gate": {"ttft_p95_s@8": 1.0}}
+    assert not RULES["gate-not-measured"].findings(facts(profile=gate))
+    few = {**gate, "bench": {"requests_at_least": 0}}
+    assert RULES["gate-not-measured"].findings(facts(profile=few))
+
+
+def test_a_budget_that_cannot_be_kept_is_told_with_figures() -> None:
+    text = only("budget-short", profile={"bench": {"output_tokens": 100_000}})
+    assert text == (
+        "services.kimi.bench.budget: 300 s, but 300032 tokens come one after another, which takes 300 s at 1000 tok/s"
+    )
+    slow = {"gate": {"aggregate_tok_s@8": 20.0, "single_stream_tok_s": 5.0}, "bench": {"budget": 90.0}}
+    assert only("budget-short", profile=slow) == (
+        "bench.budget: 90 s, but a server that just meets the thresholds needs 102 s for one pass each "
+        "(one 51 s, C=8 51 s)"
+    )
+
+
+def test_a_level_that_may_lose_less_than_all_is_told() -> None:
+    given = {"profile": {"relative_gate": {"max_loss": 0.2}}}
+    assert only("level-loss-below-loss", **given) == (
+        "services.kimi.relative_gate.max_level_loss: 0.12 at one level, but 0.2 in all"
+    )
+    nothing = facts(profile={"relative_gate": {"max_loss": 0.2, "baseline": "none"}})
+    assert not RULES["level-loss-below-loss"].findings(nothing), "nothing is compared"
+
+
+def test_what_the_rules_know_of_the_benchmark_is_the_benchmarks_own() -> None:
+    assert measuring.P95_SAMPLES == stats.SAMPLES_FOR_P95
+    assert measuring.STEADY_TOKENS == stats.STEADY_TOKENS_PER_STREAM
+    assert measuring.GRACE == spec.GRACE
 
 
 def test_capture_sizes() -> None:
