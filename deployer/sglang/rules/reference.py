@@ -10,8 +10,8 @@ from deployer.sglang.rules import RULES, THEMES, Rule, Severity
 _HEAD = """\
 # Rules
 
-`deployer check` asks {count} rules about each profile on each service: combinations of sizes, flags, versions, models
-and GPUs that are known to go wrong, or to be worth knowing. A rule states what is known and from where. Places such as
+`deployer check` asks {count} rules about each profile on each service: combinations of sizes, flags, versions, models,
+GPUs and thresholds that are known to go wrong, or to be worth knowing. A rule states what is known and from where. Places such as
 `0.5.12.post1:srt/server_args.py` are files of that published wheel, below `sglang/`; issues and pull requests without
 a name are SGLang's own; "measured" is what was seen on a running server.
 
