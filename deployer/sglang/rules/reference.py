@@ -11,9 +11,9 @@ _HEAD = """\
 # Rules
 
 `deployer check` asks {count} rules about each profile on each service: combinations of sizes, flags, versions, models,
-GPUs and thresholds that are known to go wrong, or to be worth knowing. A rule states what is known and from where. Places such as
-`0.5.12.post1:srt/server_args.py` are files of that published wheel, below `sglang/`; issues and pull requests without
-a name are SGLang's own; "measured" is what was seen on a running server.
+GPUs and thresholds that are known to go wrong, or to be worth knowing. A rule states what is known and from where.
+Places such as `0.5.12.post1:srt/server_args.py` are files of that published wheel, below `sglang/`; issues and pull
+requests without a name are SGLang's own; "measured" is what was seen on a running server.
 
 * **error**: it cannot work. `check` exits with 2 for a profile that was named; `apply` refuses before it changes
   anything.
