@@ -69,7 +69,8 @@ def bench(
     """Measure what runs now, and keep the figures beside its release (as 7@1, 7@2, ... for `compare`).
 
     Nothing that serves is changed; clients share the server with the load. The host's lease is held meanwhile, so
-    that neither an apply nor another benchmark disturbs it. What is not said is as in the release's smoke benchmark.
+    that neither an apply nor another benchmark disturbs it. What is not said is as in the release's smoke benchmark,
+    but no passes are added for requests_at_least.
     Exits with 0 whatever the figures: a measurement is no gate. Figures that cannot be kept or exported are shown all
     the same, with the code of what went wrong.
 

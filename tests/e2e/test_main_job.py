@@ -137,6 +137,20 @@ def test_a_gate_that_cannot_be_measured_is_refused_before_anything_stops(live_si
     assert 'services.kimi.gate."ttft_p95_s@4"' in live_site.run("check", "pp2", expect=2)
 
 
+def test_a_server_that_hangs_after_a_hundred_requests_is_found_by_a_small_sweep(live_site: Site) -> None:
+    text = live_site.inventory.read_text()
+    wanted = "requests_at_least = 200\nrequest_timeout = 5\nbudget = 100"
+    live_site.inventory.write_text(text.replace("requests_at_least = 0", wanted))
+    live_site.fault("hang-at-request", at=120, when_argv_contains="--pp-size")
+    document = live_site.json("apply", "pp2", "--yes", expect=5)
+    assert document["outcome"] == "rolled_back"
+    levels = document["bench"]["levels"]
+    assert sum(level["completed"] for level in levels) > 80
+    assert "timeout" in levels[-1]["failed"]
+    assert "timeout" in document["verdict"]["reasons"][0]
+    assert live_site.live() == "0001-tp2"
+
+
 def test_a_benchmark_without_the_time_to_measure_is_inconclusive(live_site: Site) -> None:
     live_site.write_inventory(gate='"aggregate_tok_s@4" = 1.0')
     text = live_site.inventory.read_text()
