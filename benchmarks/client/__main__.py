@@ -49,7 +49,13 @@ def measured(options: argparse.Namespace, tools: Sequence[Tool], pythons: dict[s
             f"clients on the other {_count(len(cores.clients))}."
         ),
         "load_average": os.getloadavg()[0],
-        "schedule": {"ttft_s": TTFT, "itl_s": ITL, "tokens": options.tokens, "waves": options.waves},
+        "schedule": {
+            "ttft_s": TTFT,
+            "itl_s": ITL,
+            "tokens": options.tokens,
+            "waves": options.waves,
+            "in_step": options.in_step,
+        },
         "versions": {name: environments.versions(name, python) for name, python in pythons.items()},
         "levels": [],
         "rates": [],
@@ -58,7 +64,7 @@ def measured(options: argparse.Namespace, tools: Sequence[Tool], pythons: dict[s
     with tempfile.TemporaryDirectory(prefix="bench-client-") as folder, measuring.on(cores.fast_server):
         program = server.compiled(Path(folder))
         with server.running(program, cores=cores.server) as slow:
-            slow.schedule(TTFT, ITL)
+            slow.schedule(TTFT, ITL, in_step=options.in_step)
             for level in options.levels:
                 for tool in tools:
                     load = Load(slow.url, level, options.waves, options.tokens)
@@ -118,6 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--waves", type=int, default=3, help="requests a stream, one after another (%(default)s)"
     )
     parser.add_argument("--tokens", type=int, default=128, help="tokens of an answer (%(default)s)")
+    parser.add_argument(
+        "--in-step", action="store_true", help="the server sends all streams' tokens at the same moments"
+    )
     parser.add_argument("--no-rates", action="store_true", help="leave the highest rates out")
     parser.add_argument(
         "--python",

@@ -11,6 +11,7 @@ Json = dict[str, Any]
 
 BEGIN, END = "<!-- bench-client: begin -->", "<!-- bench-client: end -->"
 OURS, LEAST = "deployer", "Protocol by hand"
+LOOPS = ("", ", asyncio's loop")  # as the names of the clients end
 OTHERS = ("sglang.bench_serving", "guidellm", "aiperf")
 #: The aims. Milliseconds by level, seconds, and how many times the least client's processor time.
 TTFT_MS = {1: 2.0, 8: 2.0, 64: 2.0, 256: 5.0}
@@ -21,14 +22,23 @@ CPU_TIMES = 2.0
 
 @dataclass(frozen=True)
 class Figures:
-    """Medians over the runs. Keyed by (client, level); rates by (client, "all" or "one")."""
+    """Medians over the runs. Keyed by (client, level); rates by (client, "all" or "one").
+
+    ``cpu_range``, ``rate_range``: the lowest and the highest of the runs. ``cpu_times``: of each run that has both,
+    this client's processor time by the least client's on the same loop. ``apart``: the most by which two runs of a
+    client differ in an error of TTFT and of ITL, in ms. ``runs``: how many, by client.
+    """
 
     errors: Mapping[tuple[str, int], Mapping[str, float]]
     cpu: Mapping[tuple[str, int], float]
+    cpu_range: Mapping[tuple[str, int], tuple[float, float]]
+    cpu_times: Mapping[tuple[str, int], Sequence[float]]
+    apart: Mapping[str, tuple[float, float]]
     start: Mapping[tuple[str, int], float]
     rates: Mapping[tuple[str, str], tuple[float, bool]]
+    rate_range: Mapping[tuple[str, str], tuple[float, float]]
     itl_of: Mapping[str, str]
-    runs: int
+    runs: Mapping[str, int]
 
     @property
     def tools(self) -> list[str]:
@@ -46,12 +56,20 @@ def figures(documents: Sequence[Json]) -> Figures:
     cells = [cell for document in documents for cell in document["levels"]]
     keys = list(dict.fromkeys((cell["tool"], cell["level"]) for cell in cells))
 
-    def medians(value: Callable[[Json], float]) -> dict[tuple[str, int], float]:
-        return {
-            key: median(value(cell) for cell in cells if (cell["tool"], cell["level"]) == key) for key in keys
-        }
+    def each(value: Callable[[Json], float]) -> dict[tuple[str, int], list[float]]:
+        return {key: [value(cell) for cell in cells if (cell["tool"], cell["level"]) == key] for key in keys}
 
+    def medians(value: Callable[[Json], float]) -> dict[tuple[str, int], float]:
+        return {key: median(values) for key, values in each(value).items()}
+
+    cpu = each(lambda cell: cell["cpu_ms_a_token"])
+    runs = {tool: max(len(cpu[key]) for key in keys if key[0] == tool) for tool, _ in keys}
     names = sorted({name for cell in cells for name in cell["errors"]})
+    ranges = {
+        (*key, name): max(values) - min(values)
+        for name in names
+        for key, values in each(lambda cell, name=name: cell["errors"][name]).items()  # type: ignore[misc]
+    }
     by_name = {name: medians(lambda cell, name=name: cell["errors"][name]) for name in names}  # type: ignore[misc]
     with_intent = [cell for cell in cells if "errors_intent" in cell]
     errors = {key: {name: by_name[name][key] for name in names} for key in keys}
@@ -66,19 +84,40 @@ def figures(documents: Sequence[Json]) -> Figures:
             rates.setdefault((cell["tool"], cell["on"]), []).append(cell)
     return Figures(
         errors=errors,
-        cpu=medians(lambda cell: cell["cpu_ms_a_token"]),
+        cpu={key: median(values) for key, values in cpu.items()},
+        cpu_range={key: (min(values), max(values)) for key, values in cpu.items()},
+        cpu_times=_cpu_times(documents),
+        apart={
+            tool: (
+                max(far for (of, _, name), far in ranges.items() if of == tool and name.startswith("ttft")),
+                max(far for (of, _, name), far in ranges.items() if of == tool and name.startswith("itl")),
+            )
+            for tool, number in runs.items()
+            if number > 1
+        },
         start=medians(lambda cell: cell["startup_s"]),
         rates={
             key: (median(cell["rate_tok_s"] for cell in found), any(cell["server_limited"] for cell in found))
             for key, found in rates.items()
         },
+        rate_range={
+            key: (min(cell["rate_tok_s"] for cell in cells), max(cell["rate_tok_s"] for cell in cells))
+            for key, cells in rates.items()
+        },
         itl_of={cell["tool"]: cell["seen"]["itl_of"] for cell in cells},
-        runs=max((_runs(cells, key) for key in keys), default=0),
+        runs=runs,
     )
 
 
-def _runs(cells: Sequence[Json], key: tuple[str, int]) -> int:
-    return sum(1 for cell in cells if (cell["tool"], cell["level"]) == key)
+def _cpu_times(documents: Sequence[Json]) -> dict[tuple[str, int], list[float]]:
+    found: dict[tuple[str, int], list[float]] = {}
+    for document in documents:
+        cpu = {(cell["tool"], cell["level"]): cell["cpu_ms_a_token"] for cell in document["levels"]}
+        for loop in LOOPS:
+            for (tool, level), own in cpu.items():
+                if tool == OURS + loop and cpu.get((LEAST + loop, level)):
+                    found.setdefault((tool, level), []).append(own / cpu[LEAST + loop, level])
+    return found
 
 
 def signed(value: float | None, digits: int | None = None) -> str:
@@ -121,9 +160,19 @@ def tables(found: Figures) -> str:
             for tool in found.tools
         ]
 
+    def cpu_of(tool: str, level: int) -> str:
+        if (tool, level) not in found.cpu:
+            return "-"
+        low, high = found.cpu_range[tool, level]
+        return f"{found.cpu[tool, level]:.3f}" + f" ({low:.3f}-{high:.3f})" * (found.runs[tool] > 1)
+
     def rate_of(tool: str, on: str) -> str:
         rate, limited = found.rates.get((tool, on), (None, False))
-        return "-" if rate is None else f"{'at least ' * limited}{rate / 1000:.0f} k"
+        if rate is None:
+            return "-"
+        low, high = found.rate_range[tool, on]
+        spread = f" ({low / 1000:.0f}-{high / 1000:.0f})" * (low < high)
+        return f"{'at least ' * limited}{rate / 1000:.0f} k{spread}"
 
     return "\n".join(
         [
@@ -135,8 +184,17 @@ def tables(found: Figures) -> str:
                 ["¹ It keeps one mean a request: gaps cannot be seen, its p99 is over requests.\n"]
                 * _averaged(found)
             ),
-            "Processor time of all the client's processes while there is load, in ms a token:\n",
-            rows(heads, each(found.cpu, ".3f")),
+            *(
+                f"Between two runs of one client an error differs by at most (TTFT / ITL, in ms): {apart}.\n"
+                for apart in [
+                    "; ".join(f"{tool} {ttft:.2f} / {itl:.2f}" for tool, (ttft, itl) in found.apart.items())
+                ]
+                if apart
+            ),
+            "Processor time of all the client's processes while there is load, in ms a token"
+            + " (lowest-highest run)" * bool(found.apart)
+            + ":\n",
+            rows(heads, [[tool, *(cpu_of(tool, level) for level in levels)] for tool in found.tools]),
             "Seconds from its start to its first request at the server:\n",
             rows(heads, each(found.start, ".2f")),
             "The highest rate that it takes, in tokens a second (64 streams, the server as fast as it can):\n",
@@ -182,19 +240,7 @@ def aims(found: Figures) -> list[Aim]:
         held = max(starts.values()) <= START_S
         shown = ", ".join(f"{seconds:.2f} s at {level}" for level, seconds in starts.items())
         made.append(Aim(f"first request within {START_S:g} s of the start", held, shown))
-    ratios = {
-        level: found.cpu[OURS, level] / found.cpu[LEAST, level]
-        for level in levels
-        if found.cpu.get((LEAST, level))
-    }
-    if ratios:
-        made.append(
-            Aim(
-                "processor time within twice the Protocol client's",
-                all(ratio <= CPU_TIMES for ratio in ratios.values()),
-                ", ".join(f"{ratio:.2f} times at {level}" for level, ratio in ratios.items()),
-            )
-        )
+    made += [aim for loop in LOOPS if (aim := _cpu_aim(found, loop))]
     behind = behind_of(found)
     made.append(
         Aim(
@@ -204,6 +250,28 @@ def aims(found: Figures) -> list[Aim]:
         )
     )
     return made
+
+
+def _cpu_aim(found: Figures, loop: str) -> Aim | None:
+    """Processor time against the least client's on the same loop: of the medians, and how it was run by run."""
+    ratios = {
+        level: found.cpu[OURS + loop, level] / found.cpu[LEAST + loop, level]
+        for level in found.levels
+        if (OURS + loop, level) in found.cpu and found.cpu.get((LEAST + loop, level))
+    }
+    if not ratios:
+        return None
+
+    def shown(level: int) -> str:
+        runs = found.cpu_times.get((OURS + loop, level), ())
+        spread = f" ({min(runs):.2f} to {max(runs):.2f})" if len(runs) > 1 else ""
+        return f"{ratios[level]:.2f} times{spread} at {level}"
+
+    return Aim(
+        f"processor time within twice the Protocol client's{loop}",
+        all(ratio <= CPU_TIMES for ratio in ratios.values()),
+        ", ".join(map(shown, ratios)),
+    )
 
 
 #: Errors this close are equal, in ms: two runs of one client differ by as much.
@@ -263,11 +331,13 @@ def block(documents: Sequence[Json]) -> str:
     found = figures(documents)
     schedule = first["schedule"]
     true = [cell["true"] for document in documents for cell in document["levels"]]
+    machines = "; ".join(dict.fromkeys(document["machine"] for document in documents))
+    versions = {name: text for document in documents for name, text in document["versions"].items()}
     head = (
-        f"{first['machine']}. TTFT {1000 * schedule['ttft_s']:g} ms, ITL {1000 * schedule['itl_s']:g} ms, "
-        f"{schedule['tokens']} tokens an answer, {schedule['waves']} requests a stream; median of {found.runs} "
-        f"run{'s' * (found.runs != 1)}. {first['pinned']}\n\n"
-        + "".join(f"* {name}: {text}\n" for name, text in first["versions"].items())
+        f"{machines}. TTFT {1000 * schedule['ttft_s']:g} ms, ITL {1000 * schedule['itl_s']:g} ms, "
+        f"{schedule['tokens']} tokens an answer, {schedule['waves']} requests a stream"
+        f"{', all streams in step' * bool(schedule.get('in_step'))}; {_counted(found.runs)}. {first['pinned']}\n\n"
+        + "".join(f"* {name}: {text}\n" for name, text in versions.items())
         + f"\nWhat the server really sent, over all runs: TTFT mean {1000 * min(t['ttft_mean'] for t in true):.1f} to "
         f"{1000 * max(t['ttft_mean'] for t in true):.1f} ms, ITL p99 {1000 * min(t['itl_p99'] for t in true):.1f} to "
         f"{1000 * max(t['itl_p99'] for t in true):.1f} ms. Errors are against each run's own truth.\n"
@@ -279,6 +349,13 @@ def block(documents: Sequence[Json]) -> str:
         [[aim.text, "holds" if aim.held else "missed", aim.shown] for aim in aims(found)],
     )
     return f"{head}\n{tables(found)}\n{held}" + (f"\n{failed}" if failed else "")
+
+
+def _counted(runs: Mapping[str, int]) -> str:
+    """Of how many runs the medians are, in words; clients that had fewer are named."""
+    most = max(runs.values())
+    fewer = "".join(f", {tool} {number}" for tool, number in runs.items() if number < most)
+    return f"median of {most} run{'s' * (most != 1)}" + f" (fewer:{fewer[1:]})" * bool(fewer)
 
 
 def replaced(page: str, text: str) -> str:

@@ -7,6 +7,7 @@
  * (SO_REUSEPORT) and shares nothing with the others.
  *
  *     GET  /_set?ttft_us=200000&itl_us=20000   the schedule of requests that come from now on; itl 0: as fast as they are taken
+ *     GET  /_set?in_step=1                     all streams' pieces fall due at the same moments, as where a batch is decoded
  *     GET  /_log                               what was served since the last time, as doubles (see `struct request`)
  *     POST /v1/completions, /v1/chat/completions
  *
@@ -69,6 +70,7 @@ struct thread {
 static struct thread threads[THREADS_MOST];
 static int thread_count;
 static double ttft = 0.2, itl = 0.02;
+static bool in_step;
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static double clock_of(clockid_t which)
@@ -298,6 +300,8 @@ static bool begin(struct thread *t, struct connection *c, const char *body, size
     c->prompt_tokens = (long)(size / 5) + 1;
     c->first = r->arrival + ttft;
     c->gap = itl;
+    if (in_step && itl > 0)
+        c->first = itl * (double)((long)(c->first / itl) + 1);
     static const char head[] = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n";
     if (c->stream && !give(t, c, head, sizeof head - 1))
         return false;
@@ -348,6 +352,8 @@ static bool get(struct thread *t, struct connection *c, const char *path)
             ttft = 1e-6 * atof(at + 8);
         if ((at = strstr(path, "itl_us=")))
             itl = 1e-6 * atof(at + 7);
+        if ((at = strstr(path, "in_step=")))
+            in_step = atoi(at + 8);
         return answer(t, c, "200 OK", "text/plain", "", 0);
     }
     if (!strcmp(path, "/_log"))

@@ -28,9 +28,13 @@ class Server:
         """Its address, without ``/v1``."""
         return f"http://127.0.0.1:{self.port}"
 
-    def schedule(self, ttft: float, itl: float) -> None:
-        """Of requests from now on, in seconds; ``itl`` 0: as fast as the client takes it."""
-        self._get(f"/_set?ttft_us={round(ttft * 1e6)}&itl_us={round(itl * 1e6)}")
+    def schedule(self, ttft: float, itl: float, *, in_step: bool = False) -> None:
+        """Of requests from now on, in seconds; ``itl`` 0: as fast as the client takes it.
+
+        ``in_step``: all streams' tokens come at the same moments, as where a batch is decoded; the first is later by
+        up to one gap.
+        """
+        self._get(f"/_set?ttft_us={round(ttft * 1e6)}&itl_us={round(itl * 1e6)}&in_step={in_step:d}")
 
     def log(self) -> list[Served]:
         """What was served since it was last asked."""

@@ -127,24 +127,27 @@ class Drive:
             "chunks": sum(len(r.stamps) for r in every),
         }
 
-    async def run(self, client: httpx.AsyncClient) -> Done:
+    async def run(self, tls: ssl.SSLContext | None, api_key: str | None) -> Done:
         """Send it all; returns when everything has ended, one way or another."""
         job = self.job
         url = self.spec.base_url + "/v1/completions"
-        ready = {i: client.build_request("POST", url, content=body(self.spec, job, i)) for i in self.requests}
+        async with client(tls, api_key, None) as maker:
+            ready = {
+                i: maker.build_request("POST", url, content=body(self.spec, job, i)) for i in self.requests
+            }
         if job.start_at is not None:
             await asyncio.sleep(max(0.0, job.start_at - time.perf_counter()))
         saturation = Saturation()
         watch = asyncio.ensure_future(saturation.watch())
         try:
             with no_collection():
-                await self._send(client, ready)
+                await self._send(Transport(tls), ready)
                 busy = saturation.summary()
         finally:
             watch.cancel()
         return Done(list(self.requests.values()), busy, self.stopped, self.cut)
 
-    async def _send(self, client: httpx.AsyncClient, ready: dict[int, httpx.Request]) -> None:
+    async def _send(self, transport: Transport, ready: dict[int, httpx.Request]) -> None:
         job = self.job
 
         async def one_stream(first: int) -> None:
@@ -153,7 +156,7 @@ class Drive:
                     self.stopped = True
                     return
                 request = self.requests[index]
-                await self._bounded(stream.perform(client, ready[index], request), request)
+                await self._bounded(stream.perform(transport, ready[index], request), request)
 
         everyone = asyncio.gather(*(one_stream(first) for first in job.streams))
         stopped = asyncio.ensure_future(self.stop.wait())

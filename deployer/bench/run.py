@@ -341,15 +341,10 @@ class Run:
         async with progress.every(self.spec.progress_interval):
             if processes > 1:
                 return await self.crew.run(job, processes)
-            async with self._client() as sender:
-                return await drive.run(sender)
+            return await drive.run(self.tls, self.api_key)
 
     async def _counters(self, at_least: float | None = None) -> traffic.Counters:
         if self.stop.is_set():
             return traffic.Counters()
-        async with self._client(patience=5.0) as asker:
+        async with client(self.tls, self.api_key, 5.0) as asker:
             return await traffic.settled(asker, self.spec.base_url, at_least=at_least)
-
-    def _client(self, patience: float | None = None) -> httpx.AsyncClient:
-        """A client that waits ``patience`` seconds for a piece of an answer; None: as long as it takes."""
-        return client(self.tls, self.api_key, patience)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from deployer.bench.drive import Done, Drive, Job, client, tls_context
+from deployer.bench.drive import Done, Drive, Job, tls_context
 from deployer.bench.levels import worst_client
 from deployer.bench.spec import Spec
 from deployer.bench.stats import Request
@@ -217,8 +217,7 @@ async def work(emit: Callable[[Json], None], api_key: str | None) -> None:
     emit({"ready": True})
     while (message := await asked.get()) is not None:
         drive = Drive(spec, Job(**message["job"]), stop)
-        async with client(tls, api_key, None) as sender:
-            emit({"done": await _told(drive, drive.run(sender), emit, spec.progress_interval)})
+        emit({"done": await _told(drive, drive.run(tls, api_key), emit, spec.progress_interval)})
 
 
 async def _told(drive: Drive, running: Any, emit: Callable[[Json], None], interval: float) -> Json:

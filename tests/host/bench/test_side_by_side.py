@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks.client import figures, measuring, server
@@ -49,6 +52,28 @@ def test_a_client_tells_what_the_server_did(name: str, streams: int, slow: serve
         if abs(errors["ttft_mean"]) < 15 and abs(errors["itl_mean"]) < 1 and abs(errors["itl_p99"]) < 15:
             return
         assert tries_left, errors
+
+
+def test_streams_in_step_get_their_tokens_at_the_same_moments(slow: server.Server) -> None:
+    gap = 0.05
+    slow.schedule(0.1, gap, in_step=True)
+    found: list[bytes] = []
+
+    def ask() -> None:
+        body = {"prompt": "a", "max_tokens": 4, "stream": True}
+        found.append(httpx.post(f"{slow.url}/v1/completions", json=body, timeout=10).content)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        time.sleep(gap / 3)
+    for thread in threads:
+        thread.join()
+    assert [text.count(b"data: {") for text in found] == [4, 4]
+    for request in slow.log():
+        assert request.moments[0] - request.arrival >= 0.1
+        # Late by what the machine keeps it waiting, never early.
+        assert min(moment % gap for moment in request.moments) < gap / 5
 
 
 def test_the_log_is_told_once(slow: server.Server) -> None:

@@ -99,7 +99,42 @@ def test_several_runs_give_medians() -> None:
     runs = [document(cell(page.OURS, 8, errors={"ttft_mean": value})) for value in (0.1, 0.2, 9.0)]
     found = page.figures(runs)
     assert found.errors[page.OURS, 8]["ttft_mean"] == 0.2
-    assert found.runs == 3
+    assert found.runs == {page.OURS: 3}
+
+
+def test_several_runs_give_how_far_they_are_apart() -> None:
+    def run(own: float, least_cpu: float, rate: float) -> dict[str, Any]:
+        rates = [{"tool": page.OURS, "on": "one", "rate_tok_s": rate, "server_limited": False}]
+        ours = cell(page.OURS, 8, cpu_ms_a_token=own, errors={"ttft_p99": 10 * own, "itl_p99": own})
+        return document(ours, least(8, least_cpu), rates=rates)
+
+    other = document(cell("aiperf", 8, cpu_ms_a_token=0.3))
+    text = page.block([run(0.020, 0.020, 1e5), run(0.030, 0.010, 2e5), run(0.022, 0.016, 1.5e5), other])
+    assert "median of 3 runs (fewer: aiperf 1)." in text
+    assert "| deployer | 0.022 (0.020-0.030) |" in text
+    assert "| aiperf | 0.300 |" in text
+    assert "| deployer | 150 k (100-200) | - |" in text
+    assert "(TTFT / ITL, in ms): deployer 0.10 / 0.01; Protocol by hand 0.00 / 0.00." in text
+    assert "| holds | 1.38 times (1.00 to 3.00) at 8 |" in text
+
+
+def test_clients_on_asyncios_loop_are_compared_with_one_another() -> None:
+    ours, by_hand = (
+        cell(tool + ", asyncio's loop", 8, cpu_ms_a_token=cpu)
+        for tool, cpu in ((page.OURS, 0.05), (page.LEAST, 0.02))
+    )
+    found = held(cell(page.OURS, 8), least(8), ours, by_hand)
+    assert found["processor time within twice the Protocol client's"]
+    assert not found["processor time within twice the Protocol client's, asyncio's loop"]
+
+
+def test_what_differs_between_runs_is_told_of_all() -> None:
+    schedule = {"ttft_s": 0.2, "itl_s": 0.02, "tokens": 128, "waves": 3, "in_step": True}
+    first = document(cell(page.OURS, 8), schedule=schedule, versions={"deployer": "httpx 1"})
+    text = page.block([first, document(cell("aiperf", 8), machine="4 x Other")])
+    assert text.startswith("2 x Processor; 4 x Other. TTFT 200 ms")
+    assert "3 requests a stream, all streams in step; median of 1 run." in text
+    assert "* deployer: httpx 1\n* aiperf: Python 3.12.3, aiperf 0.13.0\n" in text
 
 
 def test_levels_of_different_runs_are_put_together() -> None:
