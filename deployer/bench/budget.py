@@ -10,6 +10,8 @@ from math import sqrt
 
 #: A server on which nothing at all has moved for this long when the time is up is hung, not slow; in seconds.
 HUNG = 60.0
+#: Nothing moving for this long is more than a slow server's pause, and less than a proof: a kernel may be compiled.
+STALLED = 10.0
 #: A wave that is not counted has to leave this much more time than is expected to be needed.
 DOUBT = 1.5
 
@@ -64,6 +66,11 @@ def what_to_leave_out(pace: Pace, concurrency: int, tokens: float, left: float, 
     return None
 
 
-def hung(moved: Sequence[float], moment: float) -> bool:
-    """Whether nothing (no request sent, no text arrived) has moved for `HUNG` seconds at ``moment``."""
-    return bool(moved) and moment - max(moved) > HUNG
+def kind_of_cut(moved: Sequence[float], moment: float) -> tuple[str, float]:
+    """What a request is that the end of the time cuts off, and for how many seconds nothing had moved.
+
+    ``moved``: when requests were sent and text arrived. ``cut`` is no word about the server, ``stalled`` casts
+    doubt on it, ``timeout`` is its failure.
+    """
+    silent = moment - max(moved, default=moment)
+    return ("timeout" if silent > HUNG else "stalled" if silent > STALLED else "cut"), silent

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from deployer.bench.noise import Noise
-from deployer.bench.rates import positive, rates_of, table, tables, trouble
+from deployer.bench.rates import UNFINISHED, positive, rates_of, table, tables, trouble
 from deployer.bench.relative import Relative, Result, Tolerance, judge
 
 Json = dict[str, Any]
@@ -128,11 +128,13 @@ def evaluate(
 
     Fail: a request was not completed, the output is not sane, a threshold was missed, or the throughput is lower than
     the baseline's by more than is tolerated and more than noise explains. Inconclusive, unless it fails anyway: the
-    run was cut short, a threshold's figure was not measured soundly, or the noise hides what was asked for.
+    run was cut short, the end of its time found a level without an answer or a server on which nothing moved, a
+    threshold's figure was not measured soundly, or the noise hides what was asked for.
     """
     broken = [*_incomplete(bench), *_insane(bench)]
     failed = list(broken)
     unsure = [f"the run was cut short: {bench['interrupted']}"] if bench.get("interrupted") else []
+    unsure += unfinished(bench)
     notes: list[str] = []
     if not failed and not unsure and not _completed(bench):
         unsure.append("nothing was measured")
@@ -223,11 +225,34 @@ def _incomplete(bench: Mapping[str, Any]) -> list[str]:
     """Requests that failed. Those that our own interruption cut are not the server's fault."""
     found = []
     for name, stage in _stages(bench):
-        kinds = {kind: _count(n) for kind, n in table(stage.get("failed")).items() if kind != "cut"}
+        kinds = {kind: _count(n) for kind, n in table(stage.get("failed")).items() if kind not in UNFINISHED}
         if any(kinds.values()):
             shown = ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
             found.append(
                 f"{name}: {sum(kinds.values())} of {stage.get('requests')} requests failed ({shown})"
+            )
+    return found
+
+
+def unanswered(bench: Mapping[str, Any]) -> int:
+    """How many requests were not completed, for whatever reason."""
+    return sum(_count(n) for _, stage in _stages(bench) for n in table(stage.get("failed")).values())
+
+
+def unfinished(bench: Mapping[str, Any]) -> list[str]:
+    """Requests that the end of the time cut off and that cast doubt on the server: it may hang, or be far too slow."""
+    found = []
+    for name, stage in _stages(bench):
+        if stalled := _count(table(stage.get("failed")).get("stalled")):
+            found.append(
+                f"{name}: {stalled} of {stage.get('requests')} requests had not ended when the time was used up, and "
+                "nothing had come for a while: it may hang"
+            )
+    for level in [] if bench.get("interrupted") else tables(bench.get("levels")):
+        cut = _count(table(level.get("failed")).get("cut"))
+        if cut and cut == _count(level.get("requests")):
+            found.append(
+                f"level {level.get('concurrency')}: none of its {cut} requests had ended when the time was used up"
             )
     return found
 

@@ -17,6 +17,8 @@ Json = dict[str, Any]
 
 #: The level that stands for the single stream.
 ONE = 1
+#: Kinds of requests that our own end cut off: what would have become of them is not known.
+UNFINISHED = ("cut", "stalled")
 _FIGURES = ("steady_tok_s", "aggregate_tok_s")
 _LARGEST = sys.float_info.max
 
@@ -75,7 +77,7 @@ def trouble(part: Mapping[str, Any], bench: Mapping[str, Any]) -> str:
     """Why the measurement of a pass or level proves nothing; empty where it is sound."""
     if part.get("cut_short"):
         return f"cut short ({part['cut_short']})"
-    if table(part.get("failed")).get("cut"):
+    if any(table(part.get("failed")).get(kind) for kind in UNFINISHED):
         return "the run was cut short meanwhile"
     foreign = part.get("foreign_traffic")
     if foreign is True or (foreign is None and table(bench.get("foreign_traffic")).get("value") is True):

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from deployer.bench import server, stats, stream, traffic
-from deployer.bench.budget import Pace, discard_fits, hung, what_to_leave_out
+from deployer.bench.budget import Pace, discard_fits, kind_of_cut, what_to_leave_out
 from deployer.bench.drive import Done, Drive, Job, client, tls_context
 from deployer.bench.levels import Pass, level_summary, pass_summary
 from deployer.bench.progress import Progress
@@ -321,15 +321,15 @@ class Run:
         if done.stopped or done.cut:
             sent = [r for r in done.requests if r.intent is not None]
             moved = [moment for r in sent for moment in (r.intent or 0.0, *r.stamps)]
-            if done.cut and hung(moved, self.clock()):
-                for request in sent:
-                    if request.kind == "cut":
-                        request.kind = "timeout"
-                        request.detail = "nothing moved any more when the time of the benchmark was up"
-            lost = sum(1 for r in sent if r.kind == "cut")
+            lost = [r for r in sent if r.kind == "cut"]
+            kind, silent = kind_of_cut(moved, self.clock()) if done.cut else ("cut", 0.0)
+            if kind != "cut":
+                for request in lost:
+                    request.kind = kind
+                    request.detail = f"nothing had come for {silent:.0f} s when the time was used up"
             done.requests = sent
             return f"the time was used up with {len(sent)} of {total} requests sent" + (
-                f", {lost} of them not ended" if lost else ""
+                f", {len(lost)} of them not ended" if lost else ""
             )
         return None
 

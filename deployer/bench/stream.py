@@ -134,7 +134,9 @@ def conclude(request: Request) -> None:
     request.text = sound(request.text)
     if request.kind == "error":
         return
-    if request.tokens is None:
+    if request.end is None:  # a page of some proxy, say: what answered was no completions API
+        request.kind, request.detail = "protocol", "an answer without a single event"
+    elif request.tokens is None:
         request.kind, request.detail = "no-usage", "the stream ended without a usage count"
     elif not request.stamps:
         request.kind, request.detail = "empty", f"{request.tokens} tokens and no text"

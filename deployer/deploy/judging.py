@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deployer.bench.document import read_document
-from deployer.bench.gate import Verdict, evaluate
+from deployer.bench.gate import Verdict, evaluate, unfinished
 from deployer.bench.noise import Noise, learn
 from deployer.bench.relative import Tolerance
 from deployer.bench.repeating import Policy, worth_repeating
@@ -59,10 +59,13 @@ class Case:
 
     def may_promote(self, verdict: Verdict, bench: Mapping[str, object]) -> bool:
         """Whether an inconclusive verdict may be promoted where that is wanted: something whole was measured."""
-        return verdict.result == "inconclusive" and bool(bench.get("levels")) and not bench.get("interrupted")
+        whole = bool(bench.get("levels")) and not bench.get("interrupted") and not unfinished(bench)
+        return verdict.result == "inconclusive" and whole
 
-    def remedy(self, verdict: Verdict, profile: str) -> str:
+    def remedy(self, verdict: Verdict, profile: str, bench: Mapping[str, object]) -> str:
         """What to do about a verdict that is no pass."""
+        if verdict.result == "inconclusive" and unfinished(bench):
+            return "`deployer logs` shows whether the server hung; if it is only slow, bench.budget gives it more time"
         relative = verdict.relative
         accept = f"`deployer apply {profile} --baseline none` accepts it, relative_gate.max_loss says what is tolerated"
         if verdict.broken:

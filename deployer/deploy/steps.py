@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from deployer.bench.gate import Verdict
+from deployer.bench.gate import Verdict, unanswered
 from deployer.bench.runner import run_benchmark
 from deployer.bench.server import sentences
 from deployer.config.inventory import ServiceConfig
@@ -260,6 +260,8 @@ class Steps:
         self.progress.bench = bench
         verdict = case.verdict(bench)
         document = self.progress.verdict = case.document(verdict)
+        if verdict.result != "fail" and unanswered(bench):
+            self._see_that_it_serves(bench, document)
         self._keep(bench, document)
         why = self._promoted_all_the_same(case, verdict, bench)
         if why:
@@ -270,7 +272,7 @@ class Steps:
                 f"gate-{verdict.result}",
                 "; ".join(verdict.reasons),
                 phase="bench",
-                remedy=case.remedy(verdict, self.trial.profile),
+                remedy=case.remedy(verdict, self.trial.profile, bench),
             )
             state = "inconclusive" if verdict.result == "inconclusive" else "failed"
             raise TrialFailed(failure, state, document)
@@ -278,6 +280,21 @@ class Steps:
         for said in (*verdict.reasons, *sentences(bench)):
             self.reporter.note(said)
         return self._enter(Step.PROMOTE)
+
+    def _see_that_it_serves(self, bench: Json, verdict: Json) -> None:
+        """A server that left requests unanswered may hang. TrialFailed, with a verdict that says so, where it does."""
+        health = self.session.health(self.session.state())
+        if health.ok:
+            return
+        left = f"{unanswered(bench)} requests of the benchmark were not answered"
+        cause = f"{left}, and now it does not serve (/health: {health.status})"
+        verdict.update(result="fail", reasons=[cause, *verdict["reasons"]], summary=f"fail: {cause}")
+        self._keep(bench, verdict)
+        raise TrialFailed(
+            failure_document("gate-fail", cause, phase="bench", remedy="`deployer logs` shows where it hung"),
+            "failed",
+            verdict,
+        )
 
     def _keep(self, bench: Json, verdict: Json) -> None:
         """Write what was measured, and what came of it, into the release."""

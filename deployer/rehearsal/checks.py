@@ -51,6 +51,13 @@ EXCEPTION: Rule = (
     "text as `RuntimeError: message`",
     lambda value: isinstance(value, str) and re.match(r"[A-Za-z_][\w.]*(: .|$)", value) is not None,
 )
+
+
+def one_of(*words: str) -> Rule:
+    """One of some words."""
+    return " or ".join(words), lambda value: value in words
+
+
 RANK = number(0, 1023, whole=True)
 SHARE = number(0, 1)
 COUNT = number(1, 1_000_000, whole=True)
@@ -83,7 +90,18 @@ FAULT_OPTIONS: dict[str, dict[str, Rule]] = {
     "hang-in-dist": {},
     "never-ready": {},
     "hang-at-request": {"at": COUNT},
-    "slow": {"percent": number(0, 100_000)},
+    "slow": {"percent": number(0, 100_000), "at": COUNT},
+    "http-error": {"status": number(400, 599, whole=True), "at": COUNT, "every": COUNT},
+    "broken-stream": {
+        "how": one_of("reset", "close", "stall", "garbage", "page"),
+        "tokens": number(0, 1_000_000, whole=True),
+        "at": COUNT,
+        "every": COUNT,
+    },
+    "bad-counters": {
+        "how": one_of("missing", "garbage", "hang", "nan", "negative", "huge", "infinite"),
+        "endpoint": one_of("metrics", "loads"),
+    },
     "wrong-argument": {"argument": FIELD, "value": ANYTHING},
     "port-never-released": {},
     "memory-never-released": {},

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.bench.budget import HUNG, Pace, discard_fits, hung, what_to_leave_out
+from deployer.bench.budget import HUNG, STALLED, Pace, discard_fits, kind_of_cut, what_to_leave_out
 
 positive = st.floats(min_value=0.01, max_value=1e5)
 
@@ -57,6 +57,7 @@ def test_what_is_left_out_says_why(left: float, grace: float, said: str | None) 
 
 
 def test_a_server_on_which_something_moves_is_not_hung() -> None:
-    assert hung([0.0, 5.0], 5.0 + HUNG + 1)
-    assert not hung([0.0, 6.5], 5.0 + HUNG + 1)
-    assert not hung([], 1e9)
+    assert kind_of_cut([0.0, 5.0], 5.0 + HUNG + 1) == ("timeout", HUNG + 1)
+    assert kind_of_cut([0.0, 6.5], 5.0 + HUNG + 1)[0] == "stalled"
+    assert kind_of_cut([0.0, 5.0], 5.0 + STALLED - 1)[0] == "cut"
+    assert kind_of_cut([], 1e9) == ("cut", 0.0)

@@ -149,6 +149,29 @@ def test_cut_requests_are_not_the_servers_fault() -> None:
     assert evaluate(cut, {}).result == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        ([level(8, completed=5, failed={"stalled": 3})], "level 8: 3 of 8 requests had not ended"),
+        (
+            [level(8), level(32, completed=0, failed={"cut": 32})],
+            "level 32: none of its 32 requests had ended",
+        ),
+        ([level(8, discarded={"requests": 8, "completed": 7, "failed": {"stalled": 1}})], "it may hang"),
+    ],
+)
+def test_a_server_that_may_hang_when_the_time_is_up_does_not_pass(levels: list[Json], said: str) -> None:
+    verdict = evaluate(bench(*levels), {})
+    assert verdict.result == "inconclusive"
+    assert said in verdict.reasons[0]
+    verdict = evaluate(bench(*levels, level(64, completed=63, failed={"reset": 1})), {})
+    assert (verdict.result, verdict.broken) == ("fail", True)
+
+
+def test_a_level_that_the_end_of_the_time_cut_short_honestly_passes() -> None:
+    assert evaluate(bench(level(8, completed=2, failed={"cut": 6})), {}).result == "pass"
+
+
 def test_unknown_foreign_traffic_is_said_and_does_not_block() -> None:
     verdict = evaluate(bench(foreign_traffic={"value": None, "evidence": []}), {"aggregate_tok_s@8": 1.0})
     assert verdict.result == "pass"

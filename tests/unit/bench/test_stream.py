@@ -119,7 +119,7 @@ def test_tokens_come_from_usage_and_not_from_chunks() -> None:
         ([token(""), usage(2)], "empty"),
         ([token("a"), usage(1), b"[DONE]"], "short"),
         ([token("a"), {"error": {"message": "out of memory"}}, usage(2)], "error"),
-        ([], "no-usage"),
+        ([], "protocol"),
     ],
 )
 def test_incomplete_answers_have_a_name(events: list[object], kind: str) -> None:

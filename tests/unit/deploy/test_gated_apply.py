@@ -113,6 +113,41 @@ def test_what_cannot_be_told_is_promoted_by_policy(live_world: FakeWorld) -> Non
     assert "promoted although it cannot be told" in outcome.verdict["promoted"]
 
 
+def left_hanging(made: FakeWorld, profile: Profile, status: int) -> Outcome:
+    """Apply a profile of whose last requests the benchmark's end found one without an answer; /health says this."""
+    document = bench()
+    document["levels"][0].update(completed=1, failed={"stalled": 1})
+    candidate = engine(TP1)
+
+    def ran(args: Any) -> Any:
+        candidate.http["/health"] = (status, "")
+        return [json.dumps({"event": "result", "bench": document})], 0
+
+    made.run = ran
+    made.engines["0002-tp1"] = candidate
+    with session(made) as opened:
+        return apply(opened, profile, Silent(), Agreed())
+
+
+@pytest.mark.parametrize("policy", ["refuse", "promote"])
+def test_a_server_that_may_hang_is_never_promoted(live_world: FakeWorld, policy: str) -> None:
+    outcome = left_hanging(live_world, changed(inconclusive=policy), 200)
+    assert (outcome.outcome, outcome.exit_code) == ("inconclusive", 7)
+    assert outcome.failure is not None
+    assert "deployer logs" in outcome.failure["remedy"]
+    assert live_world.service("kimi").running == LIVE
+
+
+def test_a_server_that_does_not_serve_after_its_benchmark_failed(live_world: FakeWorld) -> None:
+    outcome = left_hanging(live_world, changed(), 503)
+    assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
+    assert outcome.failure is not None
+    assert "(/health: 503)" in outcome.failure["cause"]
+    kept = live_world.service("kimi").releases["0002-tp1"]["manifest"]
+    assert (kept["state"], kept["verdict"]["result"]) == ("failed", "fail")
+    assert "/health: 503" in kept["verdict"]["summary"]
+
+
 @pytest.mark.parametrize("agrees", [True, False])
 def test_or_when_somebody_agrees(live_world: FakeWorld, agrees: bool) -> None:
     consent = Agrees() if agrees else Agreed()

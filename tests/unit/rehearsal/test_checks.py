@@ -103,7 +103,8 @@ def test_the_documents_tell_every_setting_fault_and_option() -> None:
         for name, options in checks.FAULT_OPTIONS.items():
             told = set(
                 re.findall(
-                    r"\b(at|rank|exception|percent|argument|value|text)\b", table[f"{mark}{name}{mark}"]
+                    r"\b(at|rank|exception|percent|argument|value|text|status|every|how|tokens|endpoint)\b",
+                    table[f"{mark}{name}{mark}"],
                 )
             )
             assert told == set(options), name

@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from . import generation, info
+from .breaking import break_answer, break_counters
 from .engine import Engine
 from .web import Exchange, HttpError
 
 _OPEN = ("/health", "/ready", "/metrics")
 _ADMIN = ("/flush_cache", "/set_internal_state", "/abort_request", "/freeze_gc")
 _RENAMED = {"/get_server_info": "/server_info", "/get_model_info": "/model_info"}
+_GENERATING = ("/v1/completions", "/v1/chat/completions", "/generate")
 _NOT_FOUND = {"detail": "Not Found"}
 
 
@@ -72,6 +74,8 @@ class Api:
             known = any(route == path for _, route in self._routes)
             raise HttpError(405, {"detail": "Method Not Allowed"}) if known else HttpError(404, _NOT_FOUND)
         try:
+            if path in _GENERATING and await break_answer(self.engine, exchange):
+                return
             await handler(exchange)
         except HttpError as error:
             raise _as_openai(error) if self.engine.plan.modern else error from None
@@ -131,7 +135,7 @@ class Api:
         exchange.send(200, info.models(self.engine))
 
     async def _loads(self, exchange: Exchange) -> None:
-        exchange.send(200, info.loads(self.engine))
+        exchange.send(200, await break_counters(self.engine, "loads", info.loads(self.engine)))
 
     async def _get_load(self, exchange: Exchange) -> None:
         load = info.loads(self.engine)["loads"][0]
@@ -149,7 +153,8 @@ class Api:
         )
 
     async def _metrics(self, exchange: Exchange) -> None:
-        exchange.send(200, info.metrics(self.engine), "text/plain; version=0.0.4; charset=utf-8")
+        shown = await break_counters(self.engine, "metrics", info.metrics(self.engine))
+        exchange.send(200, shown, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _flush_cache(self, exchange: Exchange) -> None:
         busy = self.engine.scheduler.in_flight

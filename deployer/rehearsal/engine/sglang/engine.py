@@ -34,10 +34,11 @@ class Engine:
         self.status = "Starting"
         self.log = log
         self.started = time.time()
+        self.asked = 0
+        self.generations = 0
         self.scheduler = Scheduler(self._speeds(), plan.max_running, self._report)
         self.finished = 0
         self.prompt_tokens = 0
-        self.generations = 0
         self.last_throughput = 0.0
         self.last_graph = False
         self.draining = False
@@ -91,7 +92,8 @@ class Engine:
     def _speeds(self) -> Speeds:
         """The step times, with the faults of the moment."""
         slow = self.faults.get("slow")
-        percent = float(slow.options.get("percent", 50)) if slow else 0.0
+        acts = slow is not None and self.generations >= int(slow.options.get("at", 0))
+        percent = float(slow.options.get("percent", 50)) if slow and acts else 0.0
         return self.plan.speeds(percent, graphs_lost=self.faults.get("graphs-lost") is not None)
 
     @property

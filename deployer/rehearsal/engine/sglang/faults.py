@@ -17,13 +17,21 @@ while serving could act::
 | hang-in-dist | | the same before loading |
 | never-ready | | the port opens, /health stays 503 for ever |
 | hang-at-request | at (n-th generation, 1) | generation stops; /health turns 503 after 20 s |
-| slow | percent (50) | every step takes that much longer |
+| slow | percent (50), at (n-th generation, 0) | every step takes that much longer |
+| http-error | status (500), at (n-th generation, 1), every (1: all, 10: one in ten) | generations are refused |
+| broken-stream | how, tokens (after so many, 3), at, every | a streamed answer breaks; how it does: see below |
+| bad-counters | how, endpoint (metrics or loads; both) | what the server says of itself is no use; how: see below |
 | wrong-argument | argument, value | /server_info and the engine have another value than was asked for |
 | port-never-released | | after a stop a child of the same control group, deaf to SIGTERM, keeps the port |
 | memory-never-released | | the same child keeps GPU memory instead |
 | garbage-output | text (one token to repeat; "" gives empty output) | answers are useless, all else is well |
 | ignore-sigterm | | only SIGKILL ends it |
 | graphs-lost | | captures graphs but never replays them (``cuda graph: False``) |
+
+How a stream breaks: ``reset`` (of the connection), ``close`` (in the middle), ``stall`` (nothing more comes),
+``garbage`` (an event that is none), ``page`` (a page of HTML with status 200 instead of the answer).
+How counters do: ``missing`` (404), ``garbage``, ``hang`` (no answer), or every number is ``nan``, ``negative``,
+``huge`` or ``infinite``.
 
 Options of every fault:
 
@@ -54,6 +62,9 @@ NAMES = frozenset(
         "never-ready",
         "hang-at-request",
         "slow",
+        "http-error",
+        "broken-stream",
+        "bad-counters",
         "wrong-argument",
         "port-never-released",
         "memory-never-released",

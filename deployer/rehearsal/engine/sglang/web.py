@@ -40,6 +40,9 @@ class Exchange:
     keep_alive: bool = True
     answered: bool = False
     streaming: bool = False
+    stalled: bool = False
+    breaking: Callable[[Exchange, bytes], bytes] | None = None
+    """Takes each piece of a streamed answer and says what goes out in its place."""
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object; HttpError 400 if it is none."""
@@ -98,7 +101,9 @@ class Exchange:
 
     def chunk(self, data: bytes) -> None:
         """Send a piece of a streamed answer; nothing if the client is gone."""
-        if not self.gone:
+        if self.breaking is not None:
+            data = self.breaking(self, data)
+        if data and not self.gone:
             self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def event(self, payload: Any) -> None:
@@ -108,7 +113,7 @@ class Exchange:
 
     def finish(self) -> None:
         """End a streamed answer."""
-        if self.streaming and not self.gone:
+        if self.streaming and not self.gone and not self.stalled:
             self.writer.write(b"0\r\n\r\n")
 
 
@@ -155,6 +160,8 @@ class Connections:
                 exchange.send(error.status, error.body)
         if not exchange.answered:
             exchange.send(500, "Internal Server Error", "text/plain; charset=utf-8")
+        while exchange.stalled and not exchange.gone:
+            await asyncio.sleep(0.5)
 
 
 async def _read(
