@@ -40,6 +40,8 @@ _LOG_LINES = 10_000
 _BYTES = 1 << 16
 _MEMORY = 1 << 24
 _CPU_SECONDS = 0.2
+#: What a fatal line leaves the traceback behind it, to reach the journal, in seconds.
+TRACEBACK_PAUSE = 0.25
 
 Clock = Callable[[], float]
 
@@ -311,7 +313,7 @@ class _Wait:
     def _read_on(self, proof: str) -> None:
         """The stream ends with the proof, but the traceback that explains it may still be under way."""
         if proof == "fatal-line":
-            self.sleep(0.25)
+            self.sleep(TRACEBACK_PAUSE)
         end = self.clock() + 0.5
         lines: list[Json] = []
         try:

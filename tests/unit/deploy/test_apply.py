@@ -217,8 +217,13 @@ def test_the_same_again_changes_nothing(live_world: FakeWorld) -> None:
     ids=["dies", "fatal-line", "not-in-effect"],
 )
 def test_a_bad_candidate_goes_back(
-    live_world: FakeWorld, changes: dict[str, Any], info: dict[str, Any], phase: str | None
+    live_world: FakeWorld,
+    changes: dict[str, Any],
+    info: dict[str, Any],
+    phase: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("deployer.deploy.wait.TRACEBACK_PAUSE", 0)
     live_world.engines["0002-tp2"] = engine(info, **changes)
     outcome = run(live_world, "tp2")
     assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("rolled_back", 5, LIVE)
