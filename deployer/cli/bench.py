@@ -83,11 +83,11 @@ def bench(
     asked = {name: value for name, value in wishes.items() if value is not None}
     check_exports(export, export_bench_serving)
     with app.session(REASON) as session:
-        document, view, lost = _measured(app, session, asked, against, profile)
+        document, view, trouble = _measured(app, session, asked, against, profile)
     exported, unwritten = write_exports(document, export, export_bench_serving)
     document["exports"] = [str(path) for path in exported]
     # The figures come first, whatever could not be done with them: they are minutes of a server's time.
-    errors: list[DeployerError] = [*([lost] if lost else []), *unwritten]
+    errors: list[DeployerError] = [*([trouble] if trouble else []), *unwritten]
     document["errors"] = [error.as_dict() for error in errors]
     app.show(document, view)
     for error in () if app.as_json else errors:
@@ -100,12 +100,13 @@ def _measured(
 ) -> tuple[Json, Any, DeployerError | None]:
     shelf = Shelf.of(session)
     reference = subjects([against], lambda: shelf)[0] if against else None
+    noise = shelf.noise() if reference else None  # now: the connection may not outlive the benchmark
     reporter = app.reporter()
     try:
         done = measure(session, asked, reporter, shelf, profile=profile)
     finally:
         reporter.close()
-    found = compared([reference, done.subject()], shelf.noise(), anyway=True) if reference else None
+    found = compared([reference, done.subject()], noise, anyway=True) if reference and noise else None
     document: Json = {
         "service": session.service.name,
         "release": done.release,
@@ -114,4 +115,4 @@ def _measured(
         "about": done.about,
         "against": comparison_document(found) if found else None,
     }
-    return document, measured_view(done.name, done.bench, found), done.lost
+    return document, measured_view(done.name, done.bench, found), done.trouble

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployer.bench.comparison import Subject
+from deployer.bench.gate import unanswered
 from deployer.bench.runner import run_benchmark
 from deployer.deploy.compare import Shelf
 from deployer.deploy.figures import summary
@@ -24,13 +25,16 @@ REASON = "bench (load on what runs; nothing is changed)"
 
 @dataclass(frozen=True)
 class Measured:
-    """A benchmark of what runs. ``name`` is what `compare` calls it; ``lost`` says why it could not be kept."""
+    """A benchmark of what runs. ``name`` is what `compare` calls it.
+
+    ``trouble`` is what is to be said with the figures: they could not be kept, or the server did not survive them.
+    """
 
     name: str
     release: str
     bench: Json
     about: Json
-    lost: DeployerError | None = None
+    trouble: DeployerError | None = None
 
     def subject(self) -> Subject:
         """As `compare` takes it: one start, that of its release."""
@@ -50,10 +54,11 @@ def measure(
     ``profile`` has to be running (None: whatever does). ``wishes`` replace settings of the release's own benchmark
     (fields of `deployer.config.bench.BenchConfig`); ``requests_at_least`` of that is left out. The lease is held
     meanwhile, so that no other benchmark and no apply disturb the figures, and given back. A benchmark that the host
-    does not take (its disk is full, the connection broke) is returned all the same, with ``lost``.
+    does not take (its disk is full, the connection broke), or after which another server runs or none serves, is
+    returned all the same, with its ``trouble``.
 
-    Raises LeaseHeld, Refused (a change is under way, another profile runs), NothingServing, GateInconclusive (nothing
-    could be measured).
+    Raises LeaseHeld, Refused (a change is under way, another profile runs), NothingServing (before it, or after one
+    without figures), GateInconclusive (nothing could be measured).
     """
     service = session.service
     reporter.step(Step.LEASE)
@@ -82,34 +87,62 @@ def measure(
         baseline=shelf.bench(release),
         slots=((manifest.get("in_effect") or {}).get("computed") or {}).get("slots") or 1,
     )
-    if not _anything(bench):
-        why = bench.get("stopped") or "no request was completed"
-        raise GateInconclusive(
-            f"nothing could be measured: {why}",
-            remedy="give it more time with --budget"
-            if "time was used up" in why
-            else "`deployer status` and `deployer logs` show how the server is",
-        )
     about = shelf.describe([manifest])
+    name, trouble, unkept = f"{release}@?", None, ""
     try:
         after = session.state()
-        if (after.running.pid if after.running else None) != (state.running.pid if state.running else None):
-            raise GateInconclusive(
-                f"{release} was restarted while it was measured, so the figures mean nothing",
-                remedy="`deployer logs` shows why; then measure again",
-            )
-        name = _keep(session, after, release, bench)
-    except GateInconclusive:
-        raise
+        trouble = _what_became_of_it(session, state, after, release, bench)
+        if _anything(bench) and not isinstance(trouble, GateInconclusive):
+            name = _keep(session, after, release, bench)
+        else:
+            unkept = "the server was restarted meanwhile"
     except DeployerError as error:
-        reporter.failed(f"measured, but not kept on the host: {error.message}")
-        lost = HostError(
+        unkept = error.message
+        trouble = HostError(
             f"the figures are not kept on the host: {error.message}",
             remedy="see to its disk or the connection; what was measured is shown, and exported where asked for",
         )
-        return Measured(f"{release}@?", release, bench, about, lost)
-    reporter.done(f"kept as {name}")
-    return Measured(name, release, bench, about)
+    if not _anything(bench):
+        raise trouble or _nothing_measured(bench)
+    if unkept:
+        reporter.failed(f"measured, but not kept: {unkept}")
+    else:
+        reporter.done(f"kept as {name}")
+    return Measured(name, release, bench, about, trouble)
+
+
+def _nothing_measured(bench: Json) -> GateInconclusive:
+    why = bench.get("stopped") or "no request was completed"
+    return GateInconclusive(
+        f"nothing could be measured: {why}",
+        remedy="give it more time with --budget"
+        if "time was used up" in why
+        else "`deployer status` and `deployer logs` show how the server is",
+    )
+
+
+def _what_became_of_it(
+    session: Session, before: ServiceState, after: ServiceState, release: str, bench: Json
+) -> DeployerError | None:
+    """What is to be said of the server after its benchmark; None where it is the same one and answered everything."""
+    was, now = ((seen.running and seen.running.pid, seen.unit.invocation_id) for seen in (before, after))
+    same = was == now
+    if same and not unanswered(bench):
+        return None
+    health = session.health(after) if after.running else None
+    if health is not None and health.ok:
+        if same:
+            return None
+        return GateInconclusive(
+            f"{release} was restarted while it was measured, so the figures are not kept",
+            remedy="`deployer logs` shows why; then measure again",
+        )
+    how = f"/health: {health.status}" if health else "it does not run"
+    return NothingServing(
+        f"{release} did not survive its benchmark: {unanswered(bench)} requests were not answered, and now it does not "
+        f"serve ({how})",
+        remedy="`deployer logs` shows why, `deployer converge` starts it again",
+    )
 
 
 def _running(session: Session, state: ServiceState) -> tuple[str, Json]:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deployer.bench.rates import table, tables
+from deployer.bench.rates import UNFINISHED, positive, table, tables
 from deployer.bench.server import sentences
 
 Json = dict[str, Any]
@@ -20,16 +20,37 @@ def doubts(benches: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What speaks against taking the figures, or their differences, at face value."""
     found = []
     for name, bench in benches.items():
+        for where, key in (
+            ("of the warm-up", "warmups"),
+            ("on its own", "singles"),
+            ("of the fixed prompt", "fixed"),
+        ):
+            found += [f"{name}: {text}" for text in _unanswered(table(bench.get(key)), where)]
         for level in tables(bench.get("levels")):
-            at, sent, done = (level.get(key) for key in ("concurrency", "requests", "completed"))
-            if isinstance(sent, int) and isinstance(done, int) and sent > done:
-                found.append(f"{name}: {sent - done} of {sent} requests failed at level {at}")
-            if table(level.get("client")).get("client_limited"):
+            at = level.get("concurrency")
+            found += [f"{name}: {text}" for text in _unanswered(level, f"at level {at}")]
+            if table(level.get("client")).get("client_limited") and level.get("completed") != 0:
                 found.append(f"{name}: the load client was saturated at level {at}")
         if table(bench.get("foreign_traffic")).get("value") is True:
             found.append(f"{name}: somebody else used the server meanwhile")
         if bench.get("stopped"):
             found.append(f"{name}: ended early, {bench['stopped']}")
+    return found
+
+
+def _unanswered(stage: Mapping[str, Any], where: str) -> list[str]:
+    """The requests of a stage that failed, and those of which nothing is known as the time was up."""
+    sent, done = stage.get("requests"), stage.get("completed")
+    if not (isinstance(sent, int) and isinstance(done, int) and sent > done):
+        return []
+    kinds = {kind: int(n) for kind, value in table(stage.get("failed")).items() if (n := positive(value))}
+    open_ones = sum(kinds.pop(kind, 0) for kind in UNFINISHED)
+    found = []
+    if failed := sent - done - open_ones:
+        how = f" ({', '.join(f'{n} {kind}' for kind, n in kinds.items())})" if kinds else ""
+        found.append(f"{failed} of {sent} requests {where} failed{how}")
+    if open_ones:
+        found.append(f"{open_ones} of {sent} requests {where} had not ended when the time was used up")
     return found
 
 

@@ -59,7 +59,7 @@ def test_what_speaks_against_a_comparison_is_said() -> None:
     odd["foreign_traffic"] = {"value": True}
     said = doubts({"a": TWO["0001-tp8"], "b": odd})
     assert said == [
-        "b: 3 of 8 requests failed at level 8",
+        "b: 3 of 8 requests at level 8 failed",
         "b: the load client was saturated at level 8",
         "b: somebody else used the server meanwhile",
         "b: ended early, interrupted (SIGINT) during level 16",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,10 +127,59 @@ def test_figures_that_the_host_does_not_take_are_not_lost(
     monkeypatch.setattr("deployer.host.client.HostClient.release_update", full)
     found = measured(live_world, 95.0)
     assert found.bench["levels"][0]["aggregate_tok_s"] == 95.0
-    assert found.lost is not None
-    assert (found.lost.message.rpartition(": ")[2], found.lost.exit_code) == ("No space left on device", 8)
+    assert found.trouble is not None
+    assert (found.trouble.message.rpartition(": ")[2], found.trouble.exit_code) == (
+        "No space left on device",
+        8,
+    )
     assert live_world.lease is not None
     assert live_world.lease["state"] == "released"
+
+
+def after_it(made: FakeWorld, what: Callable[[], None], **level: Any) -> Measured:
+    """Measure a server to which this happens meanwhile; ``level`` is what the level then has to say."""
+    document = bench(95.0)
+    document["levels"][0].update(level)
+
+    def ran(args: Any) -> Any:
+        what()
+        return [json.dumps({"event": "result", "bench": document})], 0
+
+    made.run = ran
+    with session(made) as opened:
+        return measure(opened, {}, Silent(), Shelf.of(opened))
+
+
+def test_a_server_that_hangs_since_its_benchmark_is_told_with_the_figures(live_world: FakeWorld) -> None:
+    healthy = live_world.engines[LIVE].http
+    found = after_it(
+        live_world, lambda: healthy.update({"/health": (503, "")}), completed=1, failed={"stalled": 1}
+    )
+    assert found.name == f"{LIVE}@1", "what it did until then is kept"
+    assert isinstance(found.trouble, NothingServing)
+    assert "1 requests were not answered, and now it does not serve (/health: 503)" in found.trouble.message
+
+
+def test_requests_that_failed_are_no_trouble_where_it_goes_on_serving(live_world: FakeWorld) -> None:
+    assert after_it(live_world, lambda: None, completed=1, failed={"http-500": 1}).trouble is None
+
+
+def test_figures_of_two_processes_are_shown_and_not_kept(live_world: FakeWorld) -> None:
+    state = live_world.service("kimi")
+    found = after_it(live_world, lambda: live_world.start(state, LIVE), completed=1, failed={"reset": 1})
+    assert (found.name, found.bench["levels"][0]["aggregate_tok_s"]) == (f"{LIVE}@?", 95.0)
+    assert isinstance(found.trouble, GateInconclusive)
+    assert "restarted while it was measured" in found.trouble.message
+    assert "benches" not in state.releases[LIVE]["manifest"]
+
+
+def test_a_server_that_died_of_its_benchmark(live_world: FakeWorld) -> None:
+    def die() -> None:
+        live_world.service("kimi").running = None
+
+    found = after_it(live_world, die, completed=1, failed={"reset": 1})
+    assert isinstance(found.trouble, NothingServing)
+    assert "it does not run" in found.trouble.message
 
 
 def test_nothing_serves(live_world: FakeWorld) -> None:
