@@ -24,7 +24,8 @@ def diagnose(app: App, file: str | None, release: int | None) -> int:
     """Say why a launch failed: phase, first cause, remedy, the lines that prove it.
 
     FILE is any SGLang log, of this tool's or not: as the server printed it, or from journalctl, docker logs, kubectl
-    logs or a syslog file; gzip, bzip2 and xz are unpacked, - is standard input. Without FILE the service's run under
+    logs or a syslog file; gzip, bzip2 and xz are unpacked, - is standard input. Of a log longer than 96 MiB the first
+    24 and the last 72 are read, and that is said. Without FILE the service's run under
     way is looked at, or its last one: its journal, its unit and the kernel's messages.
 
     A log without a failure is said to be one, and how far it came; what is not recognised is called unknown.

@@ -2,56 +2,53 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+from contextlib import closing, suppress
+from itertools import islice
 
 from deployer.deploy import logs
+from deployer.deploy.log_file import excerpt_of
 from deployer.deploy.model import Json
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, UsageError
 from deployer.sglang.diagnosis import Diagnosis, diagnose
-from deployer.sglang.logtext import MAX_BYTES, Line, decode, plain, read
+from deployer.sglang.logtext import Line, is_wide, plain, read, read_ends, text_of
 from deployer.sglang.server_info import redact
 
 #: So much earlier than a run the kernel's messages are looked at: it may kill before systemd notices.
 _KERNEL_BEFORE = 60.0
+#: Of a run's journal so many lines are read from its beginning, and so many from its end.
+FIRST_LINES = 20_000
+NEWEST_LINES = 60_000
 #: Control characters that a log may well hold.
 _TEXT_CONTROLS = frozenset(b"\t\n\r\x0b\x0c\x1b\x08\x07")
 
 
 def of_file(path: str) -> Diagnosis:
-    """The diagnosis of a log file, compressed or not; ``-`` is standard input. UsageError where it cannot be read."""
-    data = _bytes(path)
-    head, empty = data[:4096], not data
-    compressed = head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ"))
-    marked = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-    strange = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
-    if not (compressed or marked) and strange * 10 > len(head):
+    """The diagnosis of a log file, compressed or not; ``-`` is standard input. UsageError where it cannot be read.
+
+    Of a very long one the beginning and the end are read, and what was left out is told.
+    """
+    found = excerpt_of(path)
+    start = found.head[:4096]
+    strange = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in start)
+    if not is_wide(start) and strange * 10 > len(start):
         raise UsageError(
             f"{path} is not a text file, so it is no log", remedy="name the server's log, or pipe it in"
         )
-    text = decode(data)
-    del data  # may be large
-    if not text and not empty:
-        raise UsageError(f"{path} cannot be unpacked: it is damaged", remedy="copy it again")
-    text = redact(text)
-    return diagnose(read(text), extra={"source": "standard input" if path == "-" else path})
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read(MAX_BYTES)
-        with Path(path).open("rb") as file:
-            return file.read(MAX_BYTES)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(
-            f"{path} cannot be read: {why}", remedy="name a log file, or - for standard input"
-        ) from error
+    if found.unread and not found.head:
+        raise UsageError(f"{path} cannot be unpacked: {found.unread}", remedy="copy it again")
+    extra: Json = {"source": "standard input" if path == "-" else path}
+    if found.gap:
+        extra["left_out"] = found.gap
+    if found.unread:
+        extra["unread"] = found.unread
+    mark, gap, lines = found.head[:2], bool(found.tail), found.lines or 0
+    head = redact(text_of(found.head))
+    tail = redact(text_of(found.tail, mark))
+    del found  # may be large
+    return diagnose(read_ends(head, tail, lines) if gap else read(head), extra=extra)
 
 
 def of_release(session: Session, number: int) -> Diagnosis:
@@ -59,7 +56,7 @@ def of_release(session: Session, number: int) -> Diagnosis:
     manifest = logs.release_manifest(session, number)
     release = str(manifest.get("release"))
     extra: Json = {"source": f"release {release}", "release": release, "state": manifest.get("state")}
-    lines = _journal(session, str(manifest.get("invocation_id") or ""))
+    lines = _journal(session, str(manifest.get("invocation_id") or ""), extra)
     if not lines:
         extra["source"] = f"what release {release} kept"
         kept: str | None = None
@@ -85,10 +82,11 @@ def of_service(session: Session) -> Diagnosis:
     """The diagnosis of the service's run under way, or of its last one."""
     state = session.state()
     unit = state.unit
-    lines = _journal(session, unit.invocation_id)
+    told: Json = {}
+    lines = _journal(session, unit.invocation_id, told)
     if not lines:
         kept = [str(item["invocation_id"]) for item in state.releases if item.get("invocation_id")]
-        lines = _journal(session, kept[-1]) if kept else []
+        lines = _journal(session, kept[-1], told) if kept else []
     first = next((line.stamp for line in lines if line.stamp), None)
     kernel = list(_kernel(session, first)) if first else []
     ended = unit.active not in ("active", "activating", "reloading")
@@ -97,17 +95,30 @@ def of_service(session: Session) -> Diagnosis:
         "source": f"{session.unit} on {session.host_config.name}",
         "unit": {"active": unit.active, "sub": unit.sub, "restarts": unit.restarts, **facts},
         "kernel_messages": len(kernel),
+        **told,
     }
     failed = ended and unit.result not in ("", "success")
     return diagnose(lines, facts if failed else None, kernel, running=not ended, extra=extra)
 
 
-def _journal(session: Session, invocation: str) -> list[Line]:
-    """What a run of the unit logged."""
+def _journal(session: Session, invocation: str, extra: Json) -> list[Line]:
+    """What a run of the unit logged: all of it, or both ends of a long log, which ``extra`` then tells."""
     if not invocation:
         return []
+    with closing(logs.entries(session, invocation_id=invocation, follow=False)) as entries:
+        found = list(islice(entries, FIRST_LINES))
+    if len(found) == FIRST_LINES:
+        seen = float(found[-1].get("t") or 0.0)
+        newest = list(logs.entries(session, invocation_id=invocation, follow=False, lines=NEWEST_LINES))
+        later = [entry for entry in newest if float(entry.get("t") or 0.0) > seen]
+        if later and len(later) == len(newest):
+            extra["left_out"] = (
+                f"the middle of a long log: the first {FIRST_LINES:,} lines and the newest {len(newest):,} were "
+                "read; the lines after it are numbered as if it were not there"
+            )
+        found += later
     lines: list[Line] = []
-    for number, entry in enumerate(logs.entries(session, invocation_id=invocation, follow=False), 1):
+    for number, entry in enumerate(found, 1):
         source = str(entry.get("source") or "engine")
         stamp = float(entry.get("t") or 0.0) or None
         lines.append(Line(number, plain(str(entry["text"])), stamp, source, bool(entry.get("piece"))))

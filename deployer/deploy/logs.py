@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from deployer.deploy.model import Json
 from deployer.deploy.session import Session
@@ -46,7 +46,7 @@ def release_manifest(session: Session, number: int) -> Json:
     return manifest
 
 
-def entries(session: Session, **asked: object) -> Iterator[Json]:
+def entries(session: Session, **asked: object) -> Generator[Json, None, None]:
     """The journal's entries for what was ``asked`` (arguments of the host's `journal`), secrets taken out."""
     state = session.state()
     names = [item["release"] for item in state.releases if item.get("state") in ("live", "candidate")]

@@ -263,8 +263,11 @@ def line_event(t: float, text: str) -> Json:
 def journal(host: FakeHost, args: Json) -> Events:
     state = host.world.service(args["service"])
     log = host.world.kernel_log if args.get("kernel") else host.world.engine(state.ran).log
-    for text in log:
-        yield {**line_event(time.time(), text), "source": "kernel" if args.get("kernel") else "engine"}
+    begun = time.time()
+    events = [line_event(begun + number / 1e3, text) for number, text in enumerate(log)]
+    newest = args.get("lines")
+    for event in events if newest is None else events[-newest:]:
+        yield {**event, "source": "kernel" if args.get("kernel") else "engine"}
     while args.get("follow"):
         yield None
     return {}

@@ -37,6 +37,10 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
         table.add_row("unit", Text(said))
     if source := found.extra.get("source"):
         table.add_row("read", Text(str(source)))
+    if left_out := found.extra.get("left_out"):
+        table.add_row("left out", Text(str(left_out), style="yellow"))
+    if unread := found.extra.get("unread"):
+        table.add_row("not read", Text(str(unread), style="yellow"))
     if found.starts > 1:
         before = ", ".join(found.earlier)
         table.add_row("starts", Text(f"the last of {found.starts}; those before: {before}"))

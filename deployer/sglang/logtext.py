@@ -13,15 +13,16 @@ import lzma
 import re
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
-#: Of a compressed file so much is read; more than any launch log.
-MAX_BYTES = 1 << 28
+#: So much is unpacked at a time: a few bytes of an archive may hold gigabytes.
+_PIECE = 1 << 20
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
 #: What is in front of a line is looked for in so many characters.
 _FRONT = 400
 
@@ -101,12 +102,40 @@ class Line:
     who: str = ""
 
 
+class Damaged(Exception):
+    """An archive ends too early, or holds what is none; what came before is good."""
+
+
+def compressed(data: bytes) -> bool:
+    """Whether what begins so is gzip, bzip2 or xz."""
+    return _opener(data) is not None
+
+
+def is_wide(data: bytes) -> bool:
+    """Whether what begins so is UTF-16, by its mark."""
+    return data.startswith(_WIDE)
+
+
 def decode(data: bytes) -> str:
     """The text of a log file: gzip, bzip2 and xz are unpacked, UTF-16 is told by its mark, and what is no UTF-8 is
     taken for Windows-1252, line by line. Never raises; of a damaged archive what can be read is.
     """
-    data = _unpacked(data)[:MAX_BYTES]
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if not compressed(data):
+        return text_of(data)
+    pieces = []
+    try:
+        for piece in unpacked([data]):
+            pieces.append(piece)
+    except Damaged:
+        pass
+    return text_of(b"".join(pieces))
+
+
+def text_of(data: bytes, mark: bytes = b"") -> str:
+    """The text of bytes that are no archive. ``mark``: what the whole begins with, where this is a part of it."""
+    if is_wide(mark):
+        data = mark[:2] + data
+    if is_wide(data):
         return data.decode("utf-16", "replace")
     try:
         return data.decode("utf-8-sig")
@@ -117,6 +146,12 @@ def decode(data: bytes) -> str:
 def read(text: str) -> list[Line]:
     """The lines of a log of any form, the oldest first (some viewers give the newest first)."""
     return in_order(read_lines(_split(text)))
+
+
+def read_ends(head: str, tail: str, between: int) -> list[Line]:
+    """As `read`, for the beginning and the end of a log with ``between`` line ends between them."""
+    first = head.count("\n") + between + (0 if head.endswith("\n") else 1)
+    return in_order(chain(read_lines(_split(head)), read_lines(_split(tail), first + 1)))
 
 
 def _split(text: str) -> Iterator[str]:
@@ -139,9 +174,9 @@ def in_order(read: Iterable[Line]) -> list[Line]:
     return lines
 
 
-def read_lines(lines: Iterable[str]) -> Iterator[Line]:
-    """As `read`, for lines that were split at their ends already."""
-    for number, line in enumerate(lines, 1):
+def read_lines(lines: Iterable[str], first: int = 1) -> Iterator[Line]:
+    """As `read`, for lines that were split at their ends already; ``first`` is the number of the first."""
+    for number, line in enumerate(lines, first):
         if line[:1] in _OWN_START and _QUICK.match(line) and "\r" not in line and "\x1b" not in line:
             yield Line(number, line)  # as the server printed it: most lines of most logs
             continue
@@ -290,28 +325,65 @@ def _decoded(line: bytes) -> str:
         return line.decode("cp1252", "replace")
 
 
-def _unpacked(data: bytes) -> bytes:
-    openers: dict[bytes, Any] = {
-        b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+def _opener(data: bytes) -> Callable[[], Any] | None:
+    openers: dict[bytes, Callable[[], Any]] = {
+        b"\x1f\x8b": _Gzip,
         b"BZh": bz2.BZ2Decompressor,
         b"\xfd7zXZ\x00": lzma.LZMADecompressor,
     }
-    opener = next((make for magic, make in openers.items() if data.startswith(magic)), None)
-    if opener is None:
-        return data
-    out: list[bytes] = []
-    size, rest = 0, data
-    try:
-        while rest and size < MAX_BYTES:  # a file may hold several archives, one after the other
-            unpacker = opener()
-            for start in range(0, len(rest), 1 << 16):
-                out.append(unpacker.decompress(rest[start : start + (1 << 16)]))
-                size += len(out[-1])
-                if unpacker.eof or size >= MAX_BYTES:
-                    rest = unpacker.unused_data + rest[start + (1 << 16) :]
+    return next((make for magic, make in openers.items() if data.startswith(magic)), None)
+
+
+class _Gzip:
+    """zlib's decompressor, with the manners of the other two."""
+
+    def __init__(self) -> None:
+        self._unpacker = zlib.decompressobj(wbits=31)
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        return self._unpacker.decompress(self._unpacker.unconsumed_tail + data, size)
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._unpacker.unconsumed_tail
+
+    @property
+    def eof(self) -> bool:
+        return self._unpacker.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._unpacker.unused_data
+
+
+def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """What an archive (or several, one after the other) holds, a piece at a time. Raises Damaged."""
+    unpacker: Any = None
+    rest = b""
+    for chunk in chunks:
+        rest += chunk
+        while rest:
+            if unpacker is None:
+                make = _opener(rest)
+                if make is None and not rest.strip(b"\0"):
+                    rest = b""  # an archive is padded by tapes and the like
                     break
-            else:
+                if make is None:
+                    if len(rest) < 6:
+                        break  # the beginning of another archive may be cut
+                    raise Damaged("what follows the archive is none")
+                unpacker = make()
+            try:
+                piece = unpacker.decompress(rest, _PIECE)
                 rest = b""
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError):
-        pass
-    return b"".join(out)
+                if piece:
+                    yield piece
+                while not unpacker.eof and not unpacker.needs_input:
+                    if piece := unpacker.decompress(b"", _PIECE):
+                        yield piece
+            except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+                raise Damaged(f"the archive is damaged: {error}") from error
+            if unpacker.eof:
+                rest, unpacker = unpacker.unused_data, None
+    if unpacker is not None:
+        raise Damaged("the archive ends too early")

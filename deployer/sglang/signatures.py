@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 WHERE = ("line", "exception", "secondary", "kernel", "stall", "warning", "quiet")
@@ -92,10 +92,22 @@ _WORDS = (
 )  # fmt: skip
 
 
+#: No word has a digit, so lines that differ in numbers only are looked at once: most lines of a long log do.
+_NUMBERS = str.maketrans("123456789", "000000000")
+_SHORT = 400
+
+
 def telling(text: str) -> bool:
     """Whether a line can tell of a failure, a stop or a warning at all."""
+    return _telling(text.translate(_NUMBERS)) if len(text) <= _SHORT else _has_word(text)
+
+
+def _has_word(text: str) -> bool:
     low = text.lower()
     return any(word in low for word in _WORDS)
+
+
+_telling = lru_cache(maxsize=1 << 14)(_has_word)
 
 
 #: Proof by a single line that a launch has failed, while it is still being watched. None is in a good launch's log.
