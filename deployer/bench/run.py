@@ -31,6 +31,8 @@ Json = dict[str, Any]
 Emit = Callable[[Json], None]
 
 SCHEMA = 2
+#: Seconds that the server has to show its counters.
+PATIENCE = 5.0
 
 
 class Stop(Exception):
@@ -64,8 +66,10 @@ class Run:
         self.discarded: dict[int, Json] = {}
         self.outputs: list[stats.Request] = []
         self.foreign: list[Json] = []
+        self.silent: set[str] = set()
         self.bench: Json = {}
         self.samples: list[Json] = []
+        self.watching = False
         self.secret = {} if api_key is None else {API_KEY_VARIABLE: api_key}
         self.crew = Crew(asdict(spec), self.secret)
         self.tls = tls_context(spec)
@@ -111,11 +115,13 @@ class Run:
             "stopped": None,
         }
         watcher = await self._watcher()
+        self.watching = True
         try:
             await self._stages()
         except Stop as reason:
             self.bench["stopped"] = str(reason)
         finally:
+            self.watching = False
             await watcher.end(at_once=True)
             await self.crew.end()
         self.bench["levels"] = [self._level(level) for level in self.levels]
@@ -137,6 +143,10 @@ class Run:
         def take(sample: Json | None) -> None:
             if sample is not None:
                 self.samples.append(sample)
+            elif self.watching:
+                self.bench["client"]["sampler_ended_s"] = round(self.clock() - self.began, 3)
+                text = "the process that looks at the server has ended: what it does from here on is not seen"
+                self.tell({"event": "note", "text": text})
 
         asked = {
             "base_url": self.spec.base_url,
@@ -346,5 +356,15 @@ class Run:
     async def _counters(self, at_least: float | None = None) -> traffic.Counters:
         if self.stop.is_set():
             return traffic.Counters()
-        async with client(self.tls, self.api_key, 5.0) as asker:
-            return await traffic.settled(asker, self.spec.base_url, at_least=at_least)
+        async with client(self.tls, self.api_key, PATIENCE) as asker:
+            looking = asyncio.ensure_future(
+                traffic.settled(asker, self.spec.base_url, self.silent, at_least=at_least)
+            )
+            stopped = asyncio.ensure_future(self.stop.wait())
+            await asyncio.wait({looking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            if looking.done():
+                return looking.result()
+            looking.cancel()
+            await asyncio.wait({looking})
+            return traffic.Counters()

@@ -37,6 +37,11 @@ PATIENCE = 3.0
 _FIELDS = ("index", "utilization.gpu", "power.draw", "power.limit", "memory.used", "memory.total")
 _NAMES = ("index", "utilization", "power_w", "power_limit_w", "memory_used", "memory_total", "sm_clock_mhz")
 _MIB = 1024 * 1024
+_ABSURD = 1e18
+#: A pool may be a little more than full by what is being freed; more than this is no share of anything.
+_MOST_SHARE = 1.5
+#: Looks without an answer in time, after which a source is asked no more.
+_PATIENT_LOOKS = 3
 _SERIES = re.compile(
     r"^sglang[:_](num_running_reqs|num_queue_reqs|token_usage)(?:\{([^\n]*)\})?[ \t]+([0-9.eE+-]+)[ \t]*$",
     re.MULTILINE,
@@ -52,7 +57,7 @@ def read_loads(document: Any) -> Json | None:
     return {
         "running": int(numbers["num_running_reqs"]),
         "queued": int(numbers.get("num_waiting_reqs", 0)),
-        "kv_use": numbers.get("token_usage"),
+        "kv_use": _share(numbers.get("token_usage")),
     }
 
 
@@ -65,6 +70,8 @@ def read_metrics(text: str) -> Json | None:
             number = float(value)
         except ValueError:
             continue
+        if not 0 <= number < _ABSURD:
+            continue
         ranks = seen.setdefault(name, {})
         key = rank[1] if rank else ""
         ranks[key] = max(ranks.get(key, 0.0), number)
@@ -73,8 +80,13 @@ def read_metrics(text: str) -> Json | None:
     return {
         "running": int(sum(seen["num_running_reqs"].values())),
         "queued": int(sum(seen.get("num_queue_reqs", {}).values())),
-        "kv_use": max(seen.get("token_usage", {}).values(), default=None),
+        "kv_use": _share(max(seen.get("token_usage", {}).values(), default=None)),
     }
+
+
+def _share(value: Any) -> Any:
+    """A share of a whole; None for what can be none."""
+    return value if value is not None and value <= _MOST_SHARE else None
 
 
 def read_smi(text: str, gpus: Sequence[int] | None) -> list[Json]:
@@ -94,9 +106,10 @@ def read_smi(text: str, gpus: Sequence[int] | None) -> list[Json]:
 
 def _number(text: str) -> Any:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if abs(value) < _ABSURD else None
 
 
 class Looker:
@@ -109,6 +122,7 @@ class Looker:
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self._sources = ["/v1/loads", "/metrics"]
+        self._silent = dict.fromkeys(self._sources, 0)
         self._gpus = gpus
         self._smi = shutil.which("nvidia-smi") if nvidia_smi else None
         self._smi_fields = [(*_FIELDS, "clocks.sm"), _FIELDS]
@@ -125,8 +139,14 @@ class Looker:
             except urllib.request.HTTPError:
                 self._sources.remove(source)  # it will not have it in a second either
                 continue
-            except (OSError, ValueError):
+            except OSError:
+                self._silent[source] += 1
+                if self._silent[source] >= _PATIENT_LOOKS:  # each costs the time of looks at the GPUs
+                    self._sources.remove(source)
                 continue
+            except Exception:  # whatever a server can think of to send: it is no word about its load
+                continue
+            self._silent[source] = 0
             if found:
                 self._sources = [source]
                 return found

@@ -23,6 +23,8 @@ ALLOWED_TOKENS_PER_SECOND = 2.0
 #: Pause between two looks at counters that are not quiet, in seconds.
 LOOK_AGAIN_SECONDS = 0.3
 
+#: More tokens than any server has generated: a counter that says so counts nothing.
+_MOST_TOKENS = 1e18
 _TOKENS = re.compile(r"^sglang[:_]generation_tokens_total(?:\{[^\n]*\})?[ \t]+([0-9.eE+-]+)", re.MULTILINE)
 
 
@@ -38,19 +40,25 @@ def parse_metrics(text: str) -> float | None:
     """Generated tokens since the server's start, over all label sets; None where the text has no such line."""
     found = _TOKENS.findall(text)
     try:
-        return sum(float(value) for value in found) if found else None
+        total = sum(float(value) for value in found) if found else None
     except ValueError:
         return None
+    return total if total is not None and 0 <= total < _MOST_TOKENS else None
 
 
-async def read_counters(client: Any, base_url: str) -> Counters:
-    """Ask the server, through an ``httpx.AsyncClient``. What does not answer properly counts as not shown."""
+async def read_counters(client: Any, base_url: str, silent: set[str] | None = None) -> Counters:
+    """Ask the server, through an ``httpx.AsyncClient``. What does not answer properly counts as not shown.
+
+    What gives no answer at all is not asked again: it is added to ``silent``, so that it costs the time-out once.
+    """
+    silent = set() if silent is None else silent
     tokens: float | None = None
     in_flight: int | None = None
-    metrics = await _get(client, base_url + "/metrics")
+    metrics, loads = await asyncio.gather(
+        *(_get(client, base_url, path, silent) for path in ("/metrics", "/v1/loads"))
+    )
     if metrics is not None:
         tokens = parse_metrics(metrics)
-    loads = await _get(client, base_url + "/v1/loads")
     if loads is not None:
         try:
             numbers = summed(json.loads(loads))
@@ -60,15 +68,20 @@ async def read_counters(client: Any, base_url: str) -> Counters:
     return Counters(tokens, in_flight)
 
 
-async def _get(client: Any, url: str) -> str | None:
+async def _get(client: Any, base_url: str, path: str, silent: set[str]) -> str | None:
+    if path in silent:
+        return None
     try:
-        answer = await client.get(url)
+        answer = await client.get(base_url + path)
     except Exception:  # whatever went wrong, the answer is "not shown"; the load itself meets real trouble
+        silent.add(path)
         return None
     return answer.text if answer.status_code == 200 else None
 
 
-async def settled(client: Any, base_url: str, *, at_least: float | None = None) -> Counters:
+async def settled(
+    client: Any, base_url: str, silent: set[str] | None = None, *, at_least: float | None = None
+) -> Counters:
     """The counters once they are quiet: up to 4 looks, `LOOK_AGAIN_SECONDS` apart.
 
     Looks again while requests are in flight (ours have all ended; a probe's is short) or while the token
@@ -78,7 +91,7 @@ async def settled(client: Any, base_url: str, *, at_least: float | None = None) 
     for look in range(4):
         if look:
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
-        found = await read_counters(client, base_url)
+        found = await read_counters(client, base_url, silent)
         lagging = found.tokens is not None and at_least is not None and found.tokens < at_least
         if not found.in_flight and not lagging:
             break

@@ -21,8 +21,8 @@ def summed(document: Any) -> Optional[Dict[str, Any]]:
     found: Dict[str, Any] = {}
     for rank in ranks if isinstance(ranks, list) else []:
         for name, value in rank.items() if isinstance(rank, dict) else ():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _ABSURD:
-                continue  # not a number, or none that can be added
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _ABSURD:
+                continue  # not a number, or none that counts anything
             if name in _HIGHEST:
                 found[name] = max(found.get(name, value), value)
             else:

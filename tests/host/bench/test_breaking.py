@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +29,12 @@ def broken(start: Start, *faults: dict[str, Any], metrics: bool = True) -> Engin
     return start(NEW, *words, faults=faults, SGLANG_STANDIN_SPEED="8").ready()
 
 
-def measured(engine: Engine, **more: Any) -> dict[str, Any]:
+def measured(engine: Engine, tell: Callable[[Any], None] = lambda _: None, **more: Any) -> dict[str, Any]:
     """The benchmark of it: two levels, no wave discarded."""
-    values = {"levels": [4, 8], "output_tokens": 16, "warmups": 1, "singles": 1, "repeats": 1, "budget": 20.0}
-    spec = {"base_url": engine.url, "model": "m", "discard": False, "prompt_tokens": 16, **values, **more}
-    bench = load.run(Spec.from_json(spec), lambda _event: None)
+    values = {"levels": [4, 8], "output_tokens": 16, "warmups": 1, "singles": 1, "repeats": 1, "budget": 120.0}
+    values |= {"requests_at_least": 0, "discard": False, "prompt_tokens": 16}
+    spec = {"base_url": engine.url, "model": "m", **values, **more}
+    bench = load.run(Spec.from_json(spec), tell)
     for stage in [bench["warmups"], bench["singles"], *bench["levels"]]:
         assert stage["completed"] + sum(stage["failed"].values()) == stage["requests"]
     json.dumps(bench, allow_nan=False)
@@ -50,7 +56,9 @@ def measured(engine: Engine, **more: Any) -> dict[str, Any]:
 def test_a_server_that_breaks_in_mid_level_fails(
     start: Start, fault: str, options: dict[str, Any], kind: str
 ) -> None:
-    bench = measured(broken(start, {"name": fault, "at": MID_LEVEL, **options}))
+    # The engine looks for the time to crash twice a second, so that the level has to last.
+    tokens = 300 if fault == "crash-while-serving" else 16
+    bench = measured(broken(start, {"name": fault, "at": MID_LEVEL, **options}), output_tokens=tokens)
     first, last = bench["levels"]
     assert first["failed"] == {}
     assert set(last["failed"]) == {kind}
@@ -80,3 +88,49 @@ def test_a_server_that_gets_far_too_slow_in_mid_level_leaves_it_open(start: Star
     verdict = evaluate(bench, {})
     assert verdict.result == "inconclusive"
     assert "none of its 8 requests had ended" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize("how", ["missing", "garbage", "nan", "negative", "huge", "infinite"])
+def test_counters_of_no_use_leave_the_measurement_alone(start: Start, how: str) -> None:
+    engine = broken(start, {"name": "bad-counters", "how": how})
+    bench = measured(engine, levels=[4], output_tokens=200, sample_interval=0.05)
+    assert bench["levels"][0]["completed"] == 4
+    assert bench["foreign_traffic"]["value"] is None
+    assert bench["levels"][0]["server"] is None
+    assert "sampler_ended_s" not in bench["client"]
+    assert evaluate(bench, {"aggregate_tok_s@4": 1.0}).result == "pass"
+
+
+def test_counters_that_do_not_answer_cost_their_time_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployer.bench.run.PATIENCE", 2.0)
+    bench = measured(broken(start, {"name": "bad-counters", "how": "hang"}))
+    assert [level["completed"] for level in bench["levels"]] == [4, 8]
+    assert bench["seconds"] < 15.0, "ten looks of two seconds would be more"
+
+
+def test_a_sampling_process_that_is_killed_is_missed_and_nothing_else(start: Start) -> None:
+    engine = broken(start)
+    told: list[dict[str, Any]] = []
+
+    def kill(event: dict[str, Any]) -> None:
+        told.append(event)
+        for pid in children("sampler.py"):
+            os.kill(pid, signal.SIGKILL)
+
+    bench = measured(engine, kill, output_tokens=400, progress_interval=0.1)
+    assert [level["completed"] for level in bench["levels"]] == [4, 8]
+    assert bench["client"]["sampler_ended_s"] < bench["seconds"]
+    assert any("is not seen" in event.get("text", "") for event in told)
+
+
+def children(script: str) -> list[int]:
+    """Processes of ours that run a script of the load client."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and script in (path / "cmdline").read_text():
+                found.append(int(path.name))
+    return found

@@ -44,6 +44,23 @@ def test_metrics_of_ranks_that_repeat_one_another() -> None:
     assert read_metrics("sglang:token_usage 0.1") is None
 
 
+@pytest.mark.parametrize("number", ["NaN", "+Inf", "1e400", "1e300", "-5.0"])
+def test_numbers_that_count_nothing_are_passed_over(number: str) -> None:
+    text = f"sglang:num_running_reqs {number}\n"
+    assert read_metrics(text) is None
+    assert read_metrics(text + f"sglang:token_usage {number}\nsglang:num_running_reqs 3") == {
+        "running": 3,
+        "queued": 0,
+        "kv_use": None,
+    }
+    assert read_smi(f"0, {number}, 300, 600, {number}, 9", None)[0]["power_w"] == 300
+
+
+def test_more_than_the_whole_pool_is_no_share_of_it() -> None:
+    seen = read_loads({"loads": [{"num_running_reqs": 3, "token_usage": 7}]})
+    assert seen == {"running": 3, "queued": 0, "kv_use": None}
+
+
 @given(st.text())
 def test_anything_a_server_says_is_read_or_not(text: str) -> None:
     read_metrics(text)

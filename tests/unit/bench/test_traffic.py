@@ -27,6 +27,29 @@ def test_metrics_are_summed_over_labels() -> None:
     assert traffic.parse_metrics("") is None
 
 
+@pytest.mark.parametrize("number", ["NaN", "+Inf", "1e400", "1e300", "-5.0"])
+def test_a_counter_that_counts_nothing_is_not_shown(number: str) -> None:
+    assert traffic.parse_metrics(f"sglang:generation_tokens_total {number}\n") is None
+
+
+def test_what_does_not_answer_is_asked_once() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if request.url.path == "/metrics":
+            raise httpx.ReadTimeout("no answer in time")
+        return httpx.Response(200, json={"loads": [{"num_running_reqs": 0}]})
+
+    async def run() -> list[Counters]:
+        silent: set[str] = set()
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            return [await traffic.settled(client, "http://server", silent) for _ in range(3)]
+
+    assert asyncio.run(run()) == [Counters(None, 0)] * 3
+    assert asked.count("/metrics") == 1
+
+
 @given(st.text())
 def test_no_metrics_text_raises(text: str) -> None:
     traffic.parse_metrics(text)

@@ -27,6 +27,7 @@ ranks = st.lists(scalars | st.dictionaries(st.sampled_from(NAMES), scalars), max
         ({"loads": [{"num_running_reqs": 0, "num_used_tokens": 5}]}, 1),
         ({"loads": [{"num_running_reqs": 0, "num_used_tokens": 0}]}, 0),
         ({"loads": [{"num_running_reqs": float("nan"), "num_waiting_reqs": 1}, 5, None]}, 1),
+        ({"loads": [{"num_running_reqs": -5, "num_waiting_reqs": 1}]}, 1),
         ({"loads": [{"num_running_reqs": True}]}, None),
         ({"loads": []}, None),
         ({"loads": 3}, None),
