@@ -31,7 +31,14 @@ def broken(start: Start, *faults: dict[str, Any], metrics: bool = True) -> Engin
 
 def measured(engine: Engine, tell: Callable[[Any], None] = lambda _: None, **more: Any) -> dict[str, Any]:
     """The benchmark of it: two levels, no wave discarded."""
-    values = {"levels": [4, 8], "output_tokens": 16, "warmups": 1, "singles": 1, "repeats": 1, "budget": 120.0}
+    values = {
+        "levels": [4, 8],
+        "output_tokens": 16,
+        "warmups": 1,
+        "singles": 1,
+        "repeats": 1,
+        "budget": 120.0,
+    }
     values |= {"requests_at_least": 0, "discard": False, "prompt_tokens": 16}
     spec = {"base_url": engine.url, "model": "m", **values, **more}
     bench = load.run(Spec.from_json(spec), tell)
