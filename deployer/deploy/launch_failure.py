@@ -78,7 +78,7 @@ def explain(
     return LaunchFailure(
         proof=proof,
         signature=signature,
-        phase=found.phase if proof in ("unit", "fatal-line") else state.phase,
+        phase=(found.phase if proof in ("unit", "fatal-line") else None) or state.phase,
         cause=cause,
         remedy=remedy,
         evidence=found.evidence,

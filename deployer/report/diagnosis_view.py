@@ -56,6 +56,8 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
 def _timeline(found: Diagnosis) -> str:
     """The phases with their times, where the log has them."""
     spans = found.state.spans
+    if found.phase is None:
+        return "not told: the log does not hold the start"
     if not found.timed:
         return f"{found.state.phase} (the log has no times)"
     return ", ".join(f"{span.name} {duration(span.seconds)}" for span in spans)

@@ -40,13 +40,15 @@ _FRAME_PHASES = (
     ),
     (
         "capture",
-        r"in (?:init_cuda_graphs?|init_device_graphs?|capture|capture_\w+|init_piecewise_cuda_graphs?)\b"
+        r"in (?:init_cuda_graphs?|init_device_graphs?|_?capture|_?capture_\w+|init_piecewise_cuda_graphs?)\b"
         r"|Capture .{0,40}graph failed: ",
     ),
     (
         "warm-up",
         r"Initialization failed\. warmup error|in _?(?:wait_and_warmup|execute_server_warmup|send_warmup\w*)\b"
-        r"|\b(?:event_loop_\w+|\w+_event_loop)\b",
+        r"|\b(?:event_loop_\w+|\w+_event_loop)\b"
+        r"|in (?:get_next_batch_to_run|run_batch|process_batch_result\w*|forward_batch_generation|handle_loop"
+        r"|print_exception_wrapper)\b",
     ),
 )
 SERVING = {"http-up", "warm-up", "ready"}

@@ -93,12 +93,13 @@ class Search(Evidence):
         self.unit = dict(unit or {}) or endings.unit_of(self.lines)
         self.kernel = [*(line for line in self.lines if line.source in ("kernel", "systemd")), *kernel]
         self.stalled = stalled
+        self._cured: dict[str, int] = {}
         self.traces = tracebacks(self.lines)
         for trace in self.traces:
             trace.fatal = trace.fatal and not self.survived(trace)
         self.reached = self.phase_at(len(self.lines))
         #: Whether the log holds the start of the launch: else what looks early may not have been.
-        self.whole = any(_BEGINNING.search(line.text, 0, 300) for line in self.lines[:400])
+        self.whole = bool(self.unit) or any(_begins(line) for line in self.lines[:400])
 
     def answer(self) -> Failure | None:
         """The first cause; None where nothing failed."""
@@ -227,12 +228,21 @@ class Search(Evidence):
                     continue
                 if not (one.regex.search(text) or one.regex.search(message_of(text))):
                     continue
-                if one.cured_by and any(one.cured_by.search(line.text) for line in self.lines[index + 1 :]):
+                if self.cured(one) > index:
                     continue
                 inside = next((trace for trace in self.traces if trace.first <= index <= trace.last), None)
                 phase = self.phase_of(inside) if inside else self.phase_at(index)
                 return self.failure(one, self.around(index, 2, 1), phase, message_of(text))
         return None
+
+    def cured(self, one: Signature) -> int:
+        """The last line that says that ``one`` passed; -1 where there is none."""
+        if one.cured_by is None:
+            return -1
+        if one.id not in self._cured:
+            places = reversed(range(len(self.lines)))
+            self._cured[one.id] = next((at for at in places if one.cured_by.search(self.lines[at].text)), -1)
+        return self._cured[one.id]
 
     def by_stall(self, phase: str) -> Failure:
         lines, numbers = self.show(self.tail())
@@ -261,18 +271,21 @@ class Search(Evidence):
         after = range(trace.last + 1, min(trace.last + 3, len(self.lines)))
         lines, numbers = self.show([*before, *trace.shown, *after])
         remedy = "read the evidence and the log; `deployer logs` shows all of it"
-        return Failure(
-            UNKNOWN, self.phase_of(trace), _innermost(trace)[:500], remedy, lines, None, numbers, trace.rank
-        )
+        here = self.here(self.phase_of(trace))
+        return Failure(UNKNOWN, here, _innermost(trace)[:500], remedy, lines, None, numbers, trace.rank)
 
     # Help
+
+    def here(self, phase: str) -> str | None:
+        """A phase, or None: the first one means nothing in a log that does not hold the start."""
+        return phase if phase != PHASES[0] or self.whole else None
 
     def failure(
         self, one: Signature, positions: Sequence[int], phase: str, said: str = "", rank: str = ""
     ) -> Failure:
         """A known failure; ``said`` is what the log says of it, kept with the cause."""
         lines, numbers = self.show(positions)
-        here = phase if phase != PHASES[0] or self.whole else one.phase or phase
+        here = self.here(phase) or one.phase
         signature = one.id
         if signature == "cuda_oom_load" and here in ("capture", *SERVING):
             signature = "capture_oom" if here == "capture" else "cuda_oom"
@@ -314,6 +327,12 @@ def _telling(text: str) -> Signature | None:
     )
     return next(
         (one for one in found_in("exception") if one.id in wanted and one.regex.search(message)), None
+    )
+
+
+def _begins(line: Line) -> bool:
+    return bool(_BEGINNING.search(line.text, 0, 300)) or (
+        line.source == "systemd" and line.text.startswith(("Starting ", "Started "))
     )
 
 

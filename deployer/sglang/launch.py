@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from deployer.sglang.launch_lines import (
+    BATCH,
     BEGIN_CAPTURE,
     CAPTURE,
     CAPTURE_SIZES,
@@ -265,6 +266,9 @@ class LaunchLog:
             self._advance("ready")
         elif message.startswith("INFO:"):
             self._uvicorn(message)
+        elif self._phase == PHASES[0] and self._dialect is None and (batch := BATCH.match(message)):
+            # The log begins after the launch did: only its own first request runs alone and is not decoded for long.
+            self._advance("ready" if batch[1] == "Decode" or batch[2] else "warm-up")
 
     def _bars(self, text: str) -> None:
         for bar in SHARDS.finditer(text):

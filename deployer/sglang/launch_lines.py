@@ -11,7 +11,7 @@ from deployer.sglang.logtext import BARE_RANKS, LEVEL, RANKS
 
 #: A record of SGLang's own: its time, its rank (`[gpu_id=0]` in the oldest), and at times a level and a place.
 RECORD = re.compile(
-    rf"\[(?:(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?(?P<rank>{RANKS})"
+    rf"\[(?:(?:(?:\d{{4}}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?(?P<rank>{RANKS})"
     rf"|(?P<old>gpu_id=\d{{1,3}})|(?P<bare>{BARE_RANKS}))\] ?{LEVEL}",
     re.ASCII,
 )
@@ -35,6 +35,8 @@ BEGIN_CAPTURE = re.compile(
 )
 END_CAPTURE = re.compile(r"Capture [\w ()-]{0,60}?graphs? end\b", re.ASCII | re.IGNORECASE)
 CAPTURE_SIZES = re.compile(r"Capture cuda graph (?:bs|num tokens) \[([\d, ]{1,20000})\]", re.ASCII)
+#: What a scheduler says of its work; the second group is there where other requests run at the same time.
+BATCH = re.compile(r"(Decode|Prefill) batch\b(?:.{0,400}?#running-req: ([1-9]))?", re.ASCII)
 LIMITS = re.compile(r"\b(\w{1,40})=(-?\d{1,15}(?:\.\d{1,6})?)", re.ASCII)
 NUMBER = re.compile(r"(-?\d{1,12}(?:\.\d{1,6})?)", re.ASCII)
 SIZES = re.compile(r"['\"]?\b(tp_size|pp_size|dp_size|ep_size)['\"]?\s?[=:]\s?(\d{1,5})\b", re.ASCII)

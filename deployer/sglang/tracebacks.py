@@ -15,7 +15,7 @@ _CHAINED = (
 )
 #: A record of SGLang's: its time, the rank, and what follows.
 RECORD = re.compile(
-    r"\[(?:(?P<day>\d{4}-\d\d-\d\d) )?(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,6}))?"
+    r"\[(?:(?P<day>(?:\d{4}-)?\d\d-\d\d) )?(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,6}))?"
     rf"(?P<rank>{RANKS})\] ?{LEVEL}",
     re.ASCII,
 )
@@ -48,7 +48,8 @@ _BARE = re.compile(r"[A-Za-z_][\w.]{1,150}: ?\S", re.ASCII)
 _DOTTED = re.compile(r"(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{1,80}: \S", re.ASCII)
 #: What is printed behind an exception and is no part of what it says.
 _BEHIND = re.compile(
-    r"(?:\[\.\.\.\] ?)?(?:Received sigquit|SIGQUIT received|Rank \d{1,5} scheduler )|Killed$|Possible solutions:$"
+    r"(?:\[\.\.\.\] ?)?(?:Received sigquit|SIGQUIT received|(?:RuntimeError: )?Rank \d{1,5} scheduler )|Killed$"
+    r"|Possible solutions:$"
 )
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTE|note|warning|error)\b")
 _NATIVE = re.compile(r"\s*what\(\):")

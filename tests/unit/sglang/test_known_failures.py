@@ -384,7 +384,7 @@ KNOWN: list[tuple[str, str, str, list[str]]] = [
         "nvml_mismatch",
         "nvml_mismatch",
         "launch",
-        ["Failed to initialize NVML: Driver/library version mismatch", "NVML library version: 580.95"],
+        at("launch", "Failed to initialize NVML: Driver/library version mismatch", "NVML library version: 580.95"),
     ),
     (
         "xid",

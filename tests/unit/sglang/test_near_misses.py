@@ -172,3 +172,104 @@ def test_a_kill_is_not_called_out_of_memory() -> None:
     failure = found([*until("load", "TP0"), died])
     assert failure is not None
     assert failure.signature == "rank_killed"
+
+
+FOOT = (
+    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+    "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable "
+    "device-side assertions."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "signature"),
+    [
+        ("CUDA error: invalid argument", "cuda_error"),
+        ("CUDA error: peer access is not supported between these two devices", "cuda_error"),
+        ("CUDA error: operation not permitted", "cuda_error"),
+        ("CUDA error: device-side assert triggered", "illegal_memory_access"),
+        ("CUDA error: an illegal memory access was encountered", "illegal_memory_access"),
+        ("CUDA driver error (layout.hpp:72): 719 (CUDA_ERROR_LAUNCH_FAILED)", "illegal_memory_access"),
+        ("CUDA driver error (handle.hpp:141): 200 (CUDA_ERROR_INVALID_IMAGE)", "cuda_error"),
+        ("CUDA error: out of memory", "cuda_oom_load"),
+        ("CUDA error: no kernel image is available for execution on the device", "no_kernel_image"),
+        ("CUDA error: system not yet initialized", "fabric_manager"),
+    ],
+)
+def test_what_torch_says_under_every_error_of_cuda_names_none(error: str, signature: str) -> None:
+    failure = found([*until("load", "TP0"), *trace(f"RuntimeError: {error}{FOOT}", LOAD)])
+    assert failure is not None
+    assert failure.signature == signature
+
+
+@pytest.mark.parametrize(
+    ("library", "symbol", "signature"),
+    [
+        ("vllm/_C.abi3.so", "cuTensorMapEncodeTiled", "driver_too_old"),
+        ("sgl_kernel/common_ops.abi3.so", "cuGreenCtxCreate", "driver_too_old"),
+        ("sgl_kernel/common_ops.abi3.so", "_ZN3c104cuda9SetDeviceEa", "sgl_kernel_abi"),
+        ("flash_attn_2_cuda.so", "cudaGetDriverEntryPointByVersion", "extension_abi"),
+    ],
+)
+def test_a_symbol_of_the_driver_is_the_drivers(library: str, symbol: str, signature: str) -> None:
+    failure = found([*until("launch"), *trace(f"ImportError: /v/{library}: undefined symbol: {symbol}")])
+    assert failure is not None
+    assert failure.signature == signature
+
+
+#: What a server that serves may say, and what it is where it is the last word: passed over where the server goes on.
+WORKS = (
+    f"[{AT}59 TP0] Decode batch, #running-req: 3, #token: 90, gen throughput (token/s): 40.1, #queue-req: 0"
+)
+PASSING = [
+    ("ConnectionResetError: [Errno 104] Connection reset by peer", "peer_lost"),
+    ("BrokenPipeError: [Errno 32] Broken pipe", "peer_lost"),
+    ("[rank3]:[W1129 TCPStore.cpp:125] [c10d] recvValue failed: failed to recv, got 0 bytes", "peer_lost"),
+    (f"[{AT}40] Scheduler watchdog timeout (self.watchdog_timeout=60, self.soft=True)", None),
+    (f"[{AT}40] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)", "watchdog"),
+]
+
+
+@pytest.mark.parametrize(("line", "signature"), PASSING)
+def test_a_consequence_that_the_server_went_on_after_is_no_failure(line: str, signature: str | None) -> None:
+    ended = diagnose(list(read_lines([*until("ready"), line])))
+    assert (ended.failure.signature if ended.failure else None) == signature
+    went_on = diagnose(list(read_lines([*until("ready"), line, WORKS, WORKS])))
+    assert went_on.outcome == ("failed" if signature == "watchdog" else "no-failure")
+
+
+@pytest.mark.parametrize(
+    ("before", "frames", "phase"),
+    [
+        ([WORKS], [], "ready"),
+        (
+            [f"[{AT}59 TP0] Prefill batch, #new-seq: 1, #new-token: 7, #running-req: 0, #queue-req: 0"],
+            [],
+            "warm-up",
+        ),
+        (
+            [f"[{AT}59 TP0] Prefill batch, #new-seq: 1, #new-token: 7, #running-req: 12, #queue-req: 0"],
+            [],
+            "ready",
+        ),
+        ([], [LOAD], "load"),
+        ([], ["managers/tokenizer_manager.py:handle_loop:x()"], "warm-up"),
+        ([], [], None),
+    ],
+)
+def test_the_phase_of_a_log_without_its_start(
+    before: list[str], frames: list[str], phase: str | None
+) -> None:
+    failure = found([*before, *trace("ZeroDivisionError: division by zero", *frames), *QUIT])
+    assert failure is not None
+    assert (failure.signature, failure.phase) == (UNKNOWN, phase)
+
+
+def test_what_follows_an_exception_without_a_blank_line_is_not_of_it() -> None:
+    for told in (
+        "RuntimeError: Rank 0 scheduler died during initialization (exit code: -3)",
+        "[07-01 15:20:44] Rank 0 scheduler is dead. Please check if there are relevant logs.",
+    ):
+        failure = found([*until("load", "TP0"), *trace("KeyError: 'of its own'", LOAD)[:-1], told])
+        assert failure is not None
+        assert (failure.signature, failure.cause) == (UNKNOWN, "KeyError: 'of its own'")
