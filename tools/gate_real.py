@@ -2,11 +2,13 @@
 
 Each apply is a whole deployment (a start, a benchmark over HTTP, a verdict), so the noise is that of a real scheduler,
 network stack and load client on this machine, and not drawn from a formula. The server's name changes from one apply to
-the next, which asks for a start and has no part in the speed. Two engines:
+the next, which asks for a start and has no part in the speed. The slower ones also have a variable more in their
+environment: they are another configuration of the profile, as after a change. Two engines:
 
 * ``standin``: every step of it is given some noise, and for the slower ones takes 11 % longer;
 * ``sglang``: the real one on the CPU, as noisy as it is. For the slower ones its scheduler is held up for a tenth of
-  the time (``tools/hold_up.py``), as by a neighbour that takes its processor.
+  the time (``tools/hold_up.py``), as by a neighbour that takes its processor. What that costs is measured at the end
+  on one start, with and without it in turn. The first three are promoted whatever they show: they are the baseline.
 
     .venv/bin/python tools/gate_real.py --same 8 --slower 4 --out /tmp/gate.json --write docs/gate.md
     .venv/bin/python tools/gate_real.py --engine sglang --same 5 --slower 2 --out /tmp/gate.json --write docs/gate.md
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -65,8 +68,10 @@ def deployer(*words: str, accept: tuple[int, ...] = (0,)) -> str:
     return done.stdout
 
 
-def inventory(text: str, number: int, bench: Mapping[str, object]) -> str:
+def inventory(text: str, number: int, bench: Mapping[str, object], environment: Mapping[str, str]) -> str:
     """A set's inventory with the usual gate, the ``number``-th name of the model, and other values for the benchmark.
+
+    ``environment`` comes on top of the service's.
 
     ValueError where the text is not as simple as that of a practice host: one service, one line a value.
     """
@@ -77,10 +82,14 @@ def inventory(text: str, number: int, bench: Mapping[str, object]) -> str:
     service.pop("relative_gate", None)
     service["served_model_name"] = called
     service["bench"] = {**service.get("bench", {}), **bench}
+    if environment:
+        service["environment"] = {**service.get("environment", {}), **environment}
     tables = _tables(text)
     tables.pop(f"services.{name}.relative_gate", None)
     _set(tables, f"services.{name}", {"served_model_name": called})
     _set(tables, f"services.{name}.bench", bench)
+    if environment:
+        _set(tables, f"services.{name}.environment", environment)
     changed = "".join(line for lines in tables.values() for line in lines)
     if tomllib.loads(changed) != wanted:
         raise ValueError("the inventory could not be changed line by line")
@@ -108,14 +117,16 @@ def _set(tables: dict[str, list[str]], name: str, values: Mapping[str, object]) 
     tables[name] = [lines[0], *left.values(), *lines[1:]]
 
 
-def one_apply(folder: Path, text: str, number: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Apply, and return the verdict's result, effect and interval."""
+def one_apply(path: Path, text: str, kind: str, number: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Apply, and return the verdict's result, effect and interval. ``path``: the inventory to write."""
     bench = {"levels": options.levels, "output_tokens": options.tokens, "repeats": options.repeats}
     bench |= {"discard": options.discard, "budget": options.budget, "requests_at_least": 0}
-    path = folder / "inventory-gate.toml"
-    path.write_text(inventory(text, number, bench))
+    path.write_text(inventory(text, number, bench, {"GATE_REAL": kind} if kind == "slower" else {}))
     began, busy = time.monotonic(), os.getloadavg()[0]
-    said = deployer("-i", str(path), "apply", options.profile, "--yes", "--json", accept=(0, 5, 7))
+    words = ["apply", options.profile, "--yes", "--json"]
+    if options.engine == "sglang" and kind == "first":
+        words += ["--baseline", "none"]
+    said = deployer("-i", str(path), *words, accept=(0, 5, 7))
     outcome = json.loads(said)
     verdict = outcome["verdict"] or {}
     relative = verdict.get("relative") or {}
@@ -151,6 +162,9 @@ def main() -> None:
     parser.add_argument("--start-noise", type=float, default=0.02, help="noise of a whole start of it")
     parser.add_argument("--speed", type=float, default=4.0, help="how much faster than the real one it is")
     parser.add_argument("--held", type=float, default=HELD, help="share of the time that SGLang is held up")
+    parser.add_argument(
+        "--pairs", type=int, default=0, help="benchmarks with and without it in turn, at the end"
+    )
     parser.add_argument("--levels", type=int, nargs="+")
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--repeats", type=int, default=2)
@@ -203,21 +217,49 @@ def slow_down(options: argparse.Namespace, login: list[str]) -> None:
     )
 
 
+def speed_up(options: argparse.Namespace, login: list[str]) -> None:
+    """Take back what `slow_down` did."""
+    if options.engine == "standin":
+        deployer("rehearse", "fault", "clear", "--name", SET)
+    else:
+        subprocess.run([*login, "systemctl stop hold-up"], check=True, timeout=60)
+
+
+def rate(path: Path) -> float:
+    """The mean over levels of the logarithm of what runs now gives."""
+    found = json.loads(deployer("-i", str(path), "bench", "--json"))
+    rates = [level["aggregate_tok_s"] for level in found["bench"]["levels"]]
+    return sum(map(math.log, rates)) / len(rates)
+
+
+def alternated(path: Path, options: argparse.Namespace, login: list[str]) -> list[float]:
+    """What being slower costs on one start: the change of throughput from one benchmark to the next, as shares."""
+    changes = []
+    for _ in range(options.pairs):
+        speed_up(options, login)
+        free = rate(path)
+        slow_down(options, login)
+        changes.append(math.expm1(rate(path) - free))
+        print(f"     in turn: {changes[-1]:+.1%}", flush=True)
+    return changes
+
+
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """All applies, on a practice host that is made for them."""
     kept = {key: value for key, value in vars(options).items() if not isinstance(value, Path)}
     kept["processors"] = os.cpu_count()
-    path, login = booted(options)
-    text = path.read_text()
-    found: dict[str, list[dict[str, Any]]] = {"first": [], "same": [], "slower": []}
+    shipped, login = booted(options)
+    text, path = shipped.read_text(), shipped.with_name("inventory-gate.toml")
+    found: dict[str, list[Any]] = {"first": [], "same": [], "slower": [], "in_turn": []}
     try:
         for number in range(3 + options.same):
             kind = "first" if number < 3 else "same"
-            found[kind].append(one_apply(path.parent, text, number, options))
-        if options.slower:
+            found[kind].append(one_apply(path, text, kind, number, options))
+        if options.slower or options.pairs:
             slow_down(options, login)
         for number in range(options.slower):
-            found["slower"].append(one_apply(path.parent, text, 100 + number, options))
+            found["slower"].append(one_apply(path, text, "slower", 100 + number, options))
+        found["in_turn"] = alternated(path, options, login)
     finally:
         deployer("rehearse", "down", "--name", SET)
         if options.out:

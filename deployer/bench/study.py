@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, pstdev
+from statistics import mean, median, pstdev
 from typing import Any
 
 from deployer.bench.noise import Noise, learn_from
@@ -167,9 +167,10 @@ def mark() -> str:
 
 def real_block(found: Json) -> str:
     """What stands between the marks of the real applies (``tools/gate_real.py``): counts, and what so many tell."""
-    head, slower = _sglang_words(found) if _engine(found) == "sglang" else _standin_words(found)
+    real = found["settings"].get("engine") == "sglang"
+    head, slower = _sglang_words(found) if real else _standin_words(found)
     kinds = (
-        ("first", "the first ones, against 0 to 2 starts"),
+        ("first", "the first ones, against nothing" if real else "the first ones, against 0 to 2 starts"),
         ("same", "the same speed, against 3 starts and more"),
         ("slower", slower),
     )
@@ -197,10 +198,6 @@ def real_block(found: Json) -> str:
     return head + "\n".join(rows) + "\n" + tail + "\n"
 
 
-def _engine(found: Json) -> str:
-    return str(found["settings"].get("engine", "standin"))
-
-
 def _standin_words(found: Json) -> tuple[str, str]:
     """What was applied to the stand-in, and how the slower ones differ."""
     settings = found["settings"]
@@ -223,6 +220,11 @@ def _sglang_words(found: Json) -> tuple[str, str]:
     if noise:
         shares = " / ".join(f"{100 * noise[name]:.1f}" for name in ("run", "start", "level"))
         words.append(f"Noise learnt by the last of the same speed: {shares} % (passes / starts / levels).")
+    if changes := [100 * change for change in found.get("in_turn", [])]:
+        words.append(
+            f"What holding it up costs on one start, with and without it in turn: {mean(changes):+.1f} % in the mean "
+            f"of {len(changes)} ({min(changes):+.1f} to {max(changes):+.1f})."
+        )
     return " ".join(words) + "\n\n", f"its scheduler held up for {100 * settings['held']:g} % of the time"
 
 

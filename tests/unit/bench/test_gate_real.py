@@ -22,7 +22,7 @@ def test_the_shipped_inventories_get_the_usual_gate_another_name_and_a_benchmark
     name: str, service: str, called: str
 ) -> None:
     text = (shipped("inventories") / name).read_text()
-    before, after = (tomllib.loads(words) for words in (text, inventory(text, 3, BENCH)))
+    before, after = (tomllib.loads(words) for words in (text, inventory(text, 3, BENCH, {})))
     changed: dict[str, Any] = after["services"][service]
     assert "relative_gate" in before["services"][service], "there was one to take out"
     assert "relative_gate" not in changed
@@ -45,18 +45,19 @@ max_loss = 0.4
 
 [services.my-llm.limits] # limits
 max_running_requests = 8"""
-    service = tomllib.loads(inventory(text, 12, BENCH))["services"]["my-llm"]
+    service = tomllib.loads(inventory(text, 12, BENCH, {"KIND": "slower"}))["services"]["my-llm"]
     assert service == {
         "model": "/m",
         "served_model_name": "my-llm-12",
         "limits": {"max_running_requests": 8},
         "bench": BENCH,
+        "environment": {"KIND": "slower"},
     }
 
 
 def test_what_cannot_be_changed_line_by_line_is_refused() -> None:
     with pytest.raises(ValueError, match="line by line"):
-        inventory('[services.a]\nmodel = "m"\nrelative_gate = { max_loss = 0.4 }\n', 1, BENCH)
+        inventory('[services.a]\nmodel = "m"\nrelative_gate = { max_loss = 0.4 }\n', 1, BENCH, {})
 
 
 def test_a_share_of_the_time_is_held_whatever_the_machine_does() -> None:

@@ -104,9 +104,11 @@ def test_applies_of_the_real_engine_say_what_slowed_it_and_which_noise_was_learn
             "first": applies("pass", None, 90.0, 70.0),
             "same": applies("pass", -0.01, 60.0),
             "slower": applies("fail", -0.11, 75.0),
+            "in_turn": [-0.1, -0.14],
         }
     )
     assert "`tp1`, levels 2, 4 with 2 passes each, on 2 processors, 72 s an apply. Noise learnt" in text
+    assert "in turn: -12.0 % in the mean of 2 (-14.0 to -10.0)" in text
     assert "1.2 / 2.5 / 1.0 % (passes / starts / levels)" in text
     assert "| its scheduler held up for 10 % of the time | 1 | 0 | 0 | 1 |" in text
     assert "its scheduler held up for 10 % of the time: -11.0 to -11.0 %" in text
