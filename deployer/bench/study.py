@@ -211,10 +211,13 @@ def _standin_words(found: Json) -> tuple[str, str]:
 def _sglang_words(found: Json) -> tuple[str, str]:
     """What was applied with the real engine, and how the slower ones differ."""
     settings = found["settings"]
-    took = median(item["seconds"] for kind in ("first", "same", "slower") for item in found[kind])
+    applies = [item for kind in ("first", "same", "slower") for item in found[kind]]
+    took = median(item["seconds"] for item in applies)
+    busy = [item["load_average"] for item in applies]
     words = [
         'The same with the real SGLang on the CPU (`make gate-real ARGS="--engine sglang"`), as noisy as it is:',
-        f"`{settings['profile']}`, {_sweep(settings)}, on {settings['processors']} processors, {took:.0f} s an apply.",
+        f"`{settings['profile']}`, {_sweep(settings)}, on {settings['processors']} processors, {took:.0f} s an apply; "
+        f"the load average before them was {min(busy):.0f} to {max(busy):.0f}.",
     ]
     noise = next((item["noise"] for item in reversed(found["same"]) if item["noise"]), None)
     if noise:

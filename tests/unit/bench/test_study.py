@@ -96,7 +96,10 @@ def test_applies_of_the_real_engine_say_what_slowed_it_and_which_noise_was_learn
     settings = {"engine": "sglang", "profile": "tp1", "levels": [2, 4], "repeats": 2, "held": 0.1}
 
     def applies(result: str, effect: float | None, *seconds: float) -> list[dict[str, Any]]:
-        return [{"result": result, "effect": effect, "seconds": took, "noise": noise} for took in seconds]
+        return [
+            {"result": result, "effect": effect, "seconds": took, "noise": noise, "load_average": 1.2}
+            for took in seconds
+        ]
 
     text = study.real_block(
         {
@@ -107,7 +110,8 @@ def test_applies_of_the_real_engine_say_what_slowed_it_and_which_noise_was_learn
             "in_turn": [-0.1, -0.14],
         }
     )
-    assert "`tp1`, levels 2, 4 with 2 passes each, on 2 processors, 72 s an apply. Noise learnt" in text
+    assert "`tp1`, levels 2, 4 with 2 passes each, on 2 processors, 72 s an apply; the load" in text
+    assert "before them was 1 to 1. Noise learnt" in text
     assert "in turn: -12.0 % in the mean of 2 (-14.0 to -10.0)" in text
     assert "1.2 / 2.5 / 1.0 % (passes / starts / levels)" in text
     assert "| its scheduler held up for 10 % of the time | 1 | 0 | 0 | 1 |" in text
