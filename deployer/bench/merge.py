@@ -31,6 +31,10 @@ def merged(first: Json, more: Json) -> Json:
     return {
         **first,
         "levels": list(levels.values()),
+        "over_time": [
+            *first["over_time"],
+            *({**row, "t_s": rounded(row["t_s"] + late)} for row in more["over_time"]),
+        ],
         "budget": budget,
         "seconds": budget["used_s"],
         "stopped": first["stopped"] or more["stopped"],

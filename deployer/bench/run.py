@@ -112,6 +112,7 @@ class Run:
             "fixed": None,
             "single_stream_tok_s": None,
             "levels": [],
+            "over_time": [],
             "stopped": None,
         }
         watcher = await self._watcher()
@@ -125,6 +126,7 @@ class Run:
             await watcher.end(at_once=True)
             await self.crew.end()
         self.bench["levels"] = [self._level(level) for level in self.levels]
+        self.bench["over_time"] = server.over_time(self.samples, self.began)
         self.bench["sanity"] = sanity(self.outputs, self.answers)
         self.bench["client"]["length_factor"] = round(self.length_factor, 4)
         self.bench["interrupted"] = self.interrupted

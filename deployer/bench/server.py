@@ -12,6 +12,8 @@ from typing import Any
 Json = dict[str, Any]
 
 _GPU_SPREADS = ("utilization", "power_w", "sm_clock_mhz")
+#: Rows of `over_time` at most: a run of hours is kept in longer steps.
+MOST_ROWS = 400
 
 
 def spread(values: Iterable[float | None]) -> Json | None:
@@ -38,6 +40,33 @@ def summary(samples: Sequence[Json], spans: Sequence[tuple[float, float]], concu
         "samples": len(inside),
     }
     return {**found, "sentence": sentence(found, concurrency)}
+
+
+def over_time(samples: Sequence[Json], origin: float) -> list[Json]:
+    """All samples of a run in steps of a second or, in a long run, more: what there is to draw.
+
+    ``{"t_s", "running", "queued", "kv_use", "utilization", "power_w"}``: means within the step, those of GPUs over
+    all of them, None where nothing was seen. ``t_s`` counts from ``origin`` (on the samples' clock) to the middle of
+    the step.
+    """
+    if not samples:
+        return []
+    step = max(1.0, (max(one["t"] for one in samples) - origin) / MOST_ROWS)
+    steps: dict[int, list[Json]] = {}
+    for one in samples:
+        steps.setdefault(int(max(one["t"] - origin, 0.0) / step), []).append(one)
+    rows = []
+    for number, seen in sorted(steps.items()):
+        gpus = [gpu for one in seen for gpu in one.get("gpus", ())]
+        means = {key: _mean(one.get(key) for one in seen) for key in ("running", "queued", "kv_use")}
+        means |= {key: _mean(gpu.get(key) for gpu in gpus) for key in ("utilization", "power_w")}
+        rows.append({"t_s": round((number + 0.5) * step, 3), **means})
+    return rows
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = spread(values)
+    return None if found is None else round(float(found["mean"]), 3)
 
 
 def _gpus(rows: Sequence[Json]) -> list[Json]:

@@ -44,6 +44,12 @@ class Series:
     dots: Sequence[tuple[float, float]] = ()
     #: Low and high at each point's x: drawn as a whisker.
     spans: Sequence[tuple[float, float, float]] = field(default=())
+    #: Where the line runs, if it is finer than its points.
+    path: Sequence[tuple[float, float]] = ()
+
+    def way(self) -> Sequence[tuple[float, float]]:
+        """The places that the line goes through."""
+        return self.path or [(point.x, point.y) for point in self.points]
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,8 @@ class Axis:
 
 def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Markup:
     """A chart of one or more lines; y begins at 0."""
-    points = [point for line in series for point in line.points]
-    xs = [*x.ticks, *(point.x for point in points)]
+    xs = [*x.ticks, *(place for line in series for place, _ in line.way())]
+    xs += [point.x for line in series for point in line.points]
     top = y.top or highest(series)
     y_ticks = round_ticks(top)
     x_ticks = list(x.ticks) or round_ticks(max(xs))
@@ -117,8 +123,8 @@ def _line(
     placed: list[tuple[float, float]],
 ) -> Markup:
     parts = [Markup('<g class="series s{}" data-series="{}">').format(line.number % 8, line.number)]
-    if len(line.points) > 1:
-        path = " ".join(f"{across(point.x)},{up(point.y)}" for point in line.points)
+    if len(line.way()) > 1:
+        path = " ".join(f"{across(place)},{up(value)}" for place, value in line.way())
         parts.append(
             Markup('<polyline class="line" points="{}" stroke-dasharray="{}"/>').format(
                 path, _DASHES[line.number % len(_DASHES)]
@@ -172,7 +178,7 @@ def swatch(number: int) -> Markup:
 def highest(series: Sequence[Series]) -> float:
     """The highest of all that the lines show; 0 where they show nothing."""
     highs = [point.y for line in series for point in line.points]
-    highs += [value for line in series for _, value in line.dots]
+    highs += [value for line in series for _, value in (*line.dots, *line.path)]
     highs += [high for line in series for _, _, high in line.spans]
     return max(highs, default=0.0)
 

@@ -85,6 +85,17 @@ def _traces(line: Series) -> list[Json]:
             "thickness": 1.5,
             "width": 0,
         }
+    if line.path:
+        path = {
+            **{key: trace[key] for key in ("type", "meta", "line")},
+            "mode": "lines",
+            "x": [place for place, _ in line.path],
+            "y": [value for _, value in line.path],
+            "hoverinfo": "skip",
+        }
+        trace = {key: value for key, value in trace.items() if key != "line"}
+        trace["mode"] = trace["mode"].removeprefix("lines+")
+        return [path, trace]
     if not line.dots:
         return [trace]
     dots = {

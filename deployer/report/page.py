@@ -27,7 +27,7 @@ from deployer.resources import shipped
 Json = dict[str, Any]
 AGGREGATE = "aggregate_tok_s"
 #: Parts of a bench document that are too long for a page; `bench.json` in the release has them.
-_LEFT_OUT = ("samples", "itl_histogram")
+_LEFT_OUT = ("samples", "itl_histogram", "over_time")
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 
 
@@ -111,6 +111,12 @@ def plots(found: Compared) -> list[Json]:
             )
             axes = (Axis("requests in flight", seen, log=True), Axis(unit, top=top))
             made.append(_plot(title, note, lines, axes))
+    lines = [_course(index, subject) for index, subject in enumerate(found.subjects)]
+    if any(line.points for line in lines):
+        note = "Mean over GPUs; markers and numbers: the passes of the levels. Of several starts the first."
+        made.append(
+            _plot("GPUs busy over time", note, lines, (Axis("s since it began"), Axis("%", top=100.0)))
+        )
     return made
 
 
@@ -156,6 +162,28 @@ def _gpus(index: int, subject: Subject, levels: Sequence[int], key: str) -> Seri
             points.append(Point(level, value, words))
             spans.append((float(level), min(means), max(means)))
     return Series(index, subject.name, points, spans=spans)
+
+
+def _course(index: int, subject: Subject) -> Series:
+    """How busy the GPUs were from the benchmark's start on, and a point in the middle of each pass."""
+    bench, path, points = subject.benches[0], [], []
+    for row in tables(bench.get("over_time")):
+        at, said = positive(row.get("t_s")), row.get("utilization")
+        busy = 0.0 if said == 0 else positive(said)
+        if at is not None and busy is not None:
+            path.append((at, busy))
+    for level, stage in sorted(stages(bench).items()) if path else ():
+        for count, one in enumerate(tables(stage.get("passes")), 1):
+            wall = positive(one.get("wall_s"))
+            if wall is None:
+                continue
+            middle = (positive(one.get("started_s")) or 0.0) + wall / 2
+            inside = [busy for at, busy in path if abs(at - middle) <= wall / 2]
+            at, busy = min(path, key=lambda place: abs(place[0] - middle))
+            mean = sum(inside) / len(inside) if inside else busy
+            words = f"{subject.name}, {_at(level)}, pass {count}: GPUs {mean:.0f} % busy"
+            points.append(Point(at, busy, words, str(level)))
+    return Series(index, subject.name, points, path=path)
 
 
 def _gpu_means(stage: Mapping[str, Any] | None, key: str) -> list[float]:

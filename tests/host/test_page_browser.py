@@ -128,10 +128,10 @@ def seen(folder: Path, page: str, width: int, *options: str, probe: str = PROBE)
 @pytest.mark.parametrize(("width", "columns"), [(390, 1), (1200, 2)], ids=["phone", "desktop"])
 def test_it_is_drawn_and_works(tmp_path: Path, page: str, width: int, columns: int) -> None:
     found = seen(tmp_path, page, width)
-    assert len(found["plots"]) == 5
+    assert len(found["plots"]) == 6
     assert all(area > 40_000 for area in found["plots"])
-    assert found["points"] == 5 * (6 + 6 + 6 + 5 + 5)
-    assert found["hidden"] == 5
+    assert found["points"] == 5 * (6 + 6 + 6 + 5 + 5 + 10)
+    assert found["hidden"] == 6
     assert found["tip"] == "0001-profile-1, launch: 4.0 s, from 0.0 s on"
     assert found["shown"] > 10_000
     assert (found["overflow"], found["wide"]) == (0, [])
@@ -147,21 +147,22 @@ def test_it_can_be_zoomed_into(tmp_path: Path) -> None:
       var drawn = function (one) { return one._fullData.filter(function (t) { return t.visible === true; }); };
       var count = function (one) { return drawn(one).length; }, all = places.map(count);
       var colours = drawn(first).map(function (t) { return t.marker.color; });
+      var lines = drawn(places[5]).map(function (t) { return (t.line || t.marker).color; });
       doc.querySelectorAll("[data-toggle]")[1].click();
       return {
-        all: all, without: places.map(count), colours: colours, x: first._fullLayout.xaxis.type,
+        all: all, without: places.map(count), colours: colours, lines: lines, x: first._fullLayout.xaxis.type,
         width: first.getBoundingClientRect().width, ours: [].map.call(doc.querySelectorAll("svg.plot"), area),
         buttons: doc.querySelectorAll(".zoom .modebar-btn").length
       };
     """
     found = seen(tmp_path, page, 1200, probe=LOOK.replace("LOOK", look))
-    assert found["all"] == [10, 5, 5, 5, 5], "a line each, and the dots of the throughput's passes"
-    assert found["without"] == [8, 4, 4, 4, 4]
+    assert found["all"] == [10, 5, 5, 5, 5, 10], "a line each, and the dots of passes"
+    assert found["without"] == [8, 4, 4, 4, 4, 8]
     assert found["width"] > 400
-    assert found["ours"] == [0] * 5
+    assert found["ours"] == [0] * 6
     assert found["x"] == "log"
-    assert len(set(found["colours"])) == 5
-    assert found["buttons"] == 5 * 6
+    assert len(set(found["colours"])) == len(set(found["lines"])) == 5
+    assert found["buttons"] == 6 * 6
 
 
 def test_the_dark_is_dark(tmp_path: Path, page: str) -> None:

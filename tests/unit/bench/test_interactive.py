@@ -35,6 +35,14 @@ def test_a_line_its_dots_and_its_whiskers() -> None:
     assert made["layout"]["yaxis"]["range"][1] > 100
 
 
+def test_a_line_that_is_finer_than_its_points() -> None:
+    line = Series(1, "a", [Point(2, 5.0, "a", "8")], path=[(1, 4.0), (2, 5.0), (3, 6.0)])
+    path, marks = figure([line], Axis("s"), Axis("%", top=100.0))["data"]
+    assert (path["mode"], path["x"], path["y"], path["meta"]) == ("lines", [1, 2, 3], [4.0, 5.0, 6.0], 1)
+    assert (marks["mode"], marks["x"], marks["text"], marks["meta"]) == ("markers+text", [2], ["8"], 1)
+    assert "line" not in marks
+
+
 @given(
     st.lists(
         st.builds(Series, st.integers(0, 20), st.text(max_size=5), st.lists(points, max_size=4)), max_size=4
@@ -51,9 +59,9 @@ def test_only_the_page_that_is_to_have_it_has_it() -> None:
     found = compared(*FIVE)
     with_it, without = comparison_page(found, library="/* the library */"), comparison_page(found)
     assert "/* the library */" in with_it
-    assert with_it.count('class="zoom"') == len(plots(found)) == 5
+    assert with_it.count('class="zoom"') == len(plots(found)) == 6
     assert "figures" not in without
-    assert with_it.count('<svg class="plot"') == 5, "for paper, and where no script runs"
+    assert with_it.count('<svg class="plot"') == 6, "for paper, and where no script runs"
 
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ def document(passes: list[Any], started: float, *, concurrency: int = 4, **more:
         "spec": {"salt": "s"},
         "client": {"length_factor": 0.7},
         "levels": [{**level, "discarded": None}],
+        "over_time": [{"t_s": 1.5, "utilization": 60.0}],
         "budget": {"seconds": 300, "used_s": 20.0, "cut": []},
         "stopped": None,
         "interrupted": None,
@@ -68,6 +69,7 @@ def test_what_went_wrong_in_either_went_wrong() -> None:
     assert found["client_limited"]
     assert found["foreign_traffic"] == {"value": None, "evidence": ["a", "b"]}
     assert [one["started_s"] for one in found["levels"][0]["passes"]] == [0.0, 50.0]
+    assert [row["t_s"] for row in found["over_time"]] == [1.5, 51.5]
 
 
 def test_a_run_of_one_more_pass_goes_on_where_the_first_ended() -> None:

@@ -41,9 +41,14 @@ def served(at: int, rate: float) -> Json:
 
 def made(name: str, share: float) -> Subject:
     phases = (("launch", 4.0), ("load", 61.0), ("capture", 12.5 * share), ("ready", 1.0))
+    levels = [served(at, 20.0 * at**0.7 * share) for at in (8, 16, 32, 48, 64)]
+    passes = [one for item in levels for one in item["passes"]]
+    for place, one in enumerate(passes):
+        one["started_s"] = 5.0 + 4 * place
+    seen = [{"t_s": n + 0.5, "utilization": 50.0 * (n > 4) + n / 2, "power_w": 300.0} for n in range(46)]
     return subject(
         name,
-        bench(*(served(at, 20.0 * at**0.7 * share) for at in (8, 16, 32, 48, 64)), single=26 * share),
+        bench(*levels, single=26 * share, over_time=[{"t_s": 0.1, "utilization": None}, *seen]),
         releases=[name],
         sglang="0.5.12.post1",
         model={"path": "/m", "fingerprint": "f"},
@@ -100,6 +105,8 @@ def test_everything_is_on_it() -> None:
         "Time to first token against throughput",
         "GPUs busy against concurrency",
         "GPU power against concurrency",
+        "GPUs busy over time",
+        "0001-profile-1, 8 in flight, pass 1: GPUs 53 % busy",
         "Single stream",
         "How they started",
         "--pp-size",
@@ -111,7 +118,26 @@ def test_everything_is_on_it() -> None:
     ):
         assert words in page
     assert len(page) < 400_000
-    assert page.count('class="series') == 5 * len(FIVE)
+    assert page.count('class="series') == 6 * len(FIVE)
+
+
+def test_gpus_over_time_are_a_line_with_a_point_a_pass() -> None:
+    (line, *others), _, _ = plots(compared(*FIVE))[-1]["drawn"]
+    assert len(others) == 4
+    assert len(line.path) == 46, "a row that says nothing of the GPUs is no place of the line"
+    assert [point.label for point in line.points] == [str(at) for at in (8, 16, 32, 48, 64) for _ in range(2)]
+    assert all((point.x, point.y) in line.path for point in line.points)
+    assert line.points[0].x == 6.5, "the middle of a pass from 5 to 8 s"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [None, "x", [1], [{"t_s": "1"}], [{"t_s": True, "utilization": "n"}], [{"t_s": 1e999, "utilization": 1}]],
+)
+def test_what_is_no_course_is_not_drawn(rows: Any) -> None:
+    item = FIVE[0].benches[0]
+    odd = subject("odd", {**item, "over_time": rows}, releases=["x"])
+    assert "GPUs busy over time" not in {plot["title"] for plot in plots(compared(odd, odd))}
 
 
 def test_it_asks_for_nothing_from_elsewhere() -> None:
@@ -181,7 +207,7 @@ values = st.floats(1e-6, 1e9)
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=6), st.booleans())
 def test_a_chart_is_sound_whatever_its_figures(places: list[tuple[float, float]], log: bool) -> None:
-    line = Series(0, "a", [Point(x, y, "<words>", "l") for x, y in places], dots=places)
+    line = Series(0, "a", [Point(x, y, "<words>", "l") for x, y in places], dots=places, path=places)
     drawn = ElementTree.fromstring(str(line_chart("t&t", [line], Axis("x", log=log), Axis("y"))))
     circles = [item for item in drawn.iter() if item.tag == "circle"]
     assert len(circles) == 3 * len(places)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.bench.sampler import read_loads, read_metrics, read_smi
-from deployer.bench.server import sentence, summary, with_log
+from deployer.bench.server import MOST_ROWS, over_time, sentence, summary, with_log
 from deployer.bench.watching import with_batches
 
 MIB = 1024 * 1024
@@ -95,6 +95,24 @@ SAMPLES: list[dict[str, Any]] = [
     {"t": 7.5, "running": 8, "queued": 22, "kv_use": 0.2},
     {"t": 5.0, "running": 99, "queued": 99, "kv_use": 0.9},
 ]
+
+
+def test_over_time_is_a_row_for_each_second_in_which_something_was_seen() -> None:
+    rows = over_time(SAMPLES, 0.0)
+    assert [row["t_s"] for row in rows] == [0.5, 1.5, 5.5, 7.5]
+    assert rows[1] == {
+        "t_s": 1.5, "running": 8.0, "queued": 24.0, "kv_use": 0.1, "utilization": 70.0, "power_w": 310.0
+    }  # fmt: skip
+    assert (rows[0]["utilization"], rows[0]["power_w"]) == (None, None)
+    assert over_time([], 0.0) == []
+
+
+@given(st.lists(st.floats(0, 1e5), min_size=1, max_size=50), st.floats(0, 1e5))
+def test_a_long_run_has_no_more_rows_than_a_page_can_draw(moments: list[float], origin: float) -> None:
+    rows = over_time([{"t": moment, "running": 1, "queued": 0, "kv_use": None} for moment in moments], origin)
+    assert 1 <= len(rows) <= MOST_ROWS + 1
+    assert [row["t_s"] for row in rows] == sorted({row["t_s"] for row in rows})
+    assert all(row["running"] == 1 for row in rows)
 
 
 def test_only_what_was_seen_within_the_passes_counts() -> None:
