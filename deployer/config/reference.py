@@ -60,9 +60,10 @@ _GATE = """
 ### Gates
 
 A gate maps figures to thresholds: `{single}` (tokens a second of one request alone), and with a level, as in
-`"aggregate_tok_s@32"`: {rates} (tokens a second, least allowed), {times} (seconds, largest allowed). A figure whose
-level is not run counts as not measured, and the result is inconclusive. How a candidate is compared with earlier starts
-is in `relative_gate`, and explained in [gate.md](gate.md).
+`"aggregate_tok_s@32"`: {rates} (tokens a second, least allowed), {times} (seconds, largest allowed). A figure
+that is not measured, of a level that is not run, say, is refused before anything is stopped
+([gate-not-measured](rules.md#gate-not-measured)). How a candidate is compared with earlier starts is in
+`relative_gate`, and explained in [gate.md](gate.md).
 """
 
 _SECRETS = """
