@@ -12,6 +12,7 @@ import ipaddress
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -363,7 +364,11 @@ def _follow(lines: Iterator[str], tell: OnEvent) -> Json | None:
 
 def _died(status: Any, errors: str) -> str:
     said = [line for line in errors.strip().splitlines() if line.strip()]
-    return f"it ended with status {status}" + (f": {said[-1].strip()}" if said else "")
+    how = f"it ended with status {status}"
+    if isinstance(status, int) and status < 0:
+        with contextlib.suppress(ValueError):
+            how = f"it was killed ({signal.Signals(-status).name}), and what it had measured is lost"
+    return how + (f": {said[-1].strip()}" if said else "")
 
 
 def _no_result(where: str, why: str) -> DeployerError:
@@ -371,5 +376,8 @@ def _no_result(where: str, why: str) -> DeployerError:
     return GateInconclusive(
         f"the benchmark could not be completed: the load client {place}: {why}",
         phase="bench",
-        remedy="run it from the other side (bench.place), or look at the message above",
+        remedy="measure again; where it comes again, look at that machine's memory (`dmesg`), or run it on "
+        "the other side (bench.place)"
+        if "killed" in why
+        else "run it from the other side (bench.place), or look at the message above",
     )

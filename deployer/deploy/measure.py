@@ -16,7 +16,7 @@ from deployer.deploy.following import describe_bench_event
 from deployer.deploy.model import Json, Step
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
-from deployer.errors import DeployerError, GateInconclusive, HostError, NothingServing, Refused
+from deployer.errors import DeployerError, GateInconclusive, HostError, Interrupted, NothingServing, Refused
 from deployer.host.state import ServiceState
 
 #: What the lease is taken for; others see it in `status` and where they are refused.
@@ -58,7 +58,7 @@ def measure(
     returned all the same, with its ``trouble``.
 
     Raises LeaseHeld, Refused (a change is under way, another profile runs), NothingServing (before it, or after one
-    without figures), GateInconclusive (nothing could be measured).
+    without figures), GateInconclusive (nothing could be measured), Interrupted (what was measured is dropped).
     """
     service = session.service
     reporter.step(Step.LEASE)
@@ -78,15 +78,21 @@ def measure(
         "requests_at_least": 0,  # that is for a server that has just been started
         **wishes,
     }
-    bench = run_benchmark(
-        session.client.host,
-        service.model_copy(update={"api_key": None, "bind": address, "port": port}),
-        settings,
-        on_event=lambda event: reporter.progress(describe_bench_event(event)),
-        api_key=session.api_key(release),
-        baseline=shelf.bench(release),
-        slots=((manifest.get("in_effect") or {}).get("computed") or {}).get("slots") or 1,
-    )
+    try:
+        bench = run_benchmark(
+            session.client.host,
+            service.model_copy(update={"api_key": None, "bind": address, "port": port}),
+            settings,
+            on_event=lambda event: reporter.progress(describe_bench_event(event)),
+            api_key=session.api_key(release),
+            baseline=shelf.bench(release),
+            slots=((manifest.get("in_effect") or {}).get("computed") or {}).get("slots") or 1,
+        )
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            "interrupted while it was measured; nothing was changed, and what was measured so far is dropped",
+            remedy="measure again; --budget and --levels make it shorter",
+        ) from error
     about = shelf.describe([manifest])
     name, trouble, unkept = f"{release}@?", None, ""
     try:

@@ -33,6 +33,10 @@ def doubts(benches: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 found.append(f"{name}: the load client was saturated at level {at}")
         if table(bench.get("foreign_traffic")).get("value") is True:
             found.append(f"{name}: somebody else used the server meanwhile")
+        if gone := positive(table(bench.get("client")).get("sampler_ended_s")):
+            found.append(
+                f"{name}: the process that looks at the server ended after {gone:.0f} s; what it did then was not seen"
+            )
         if bench.get("stopped"):
             found.append(f"{name}: ended early, {bench['stopped']}")
     return found

@@ -673,6 +673,23 @@ def test_every_change_leaves_a_line(place: Place) -> None:
     assert "ExecStart" not in json.dumps(lines), "texts are not copied into it"
 
 
+@pytest.mark.parametrize("bye", [True, False], ids=["goes", "breaks off"])
+def test_a_program_of_an_operator_who_leaves_ends_and_leaves_nothing(place: Place, bye: bool) -> None:
+    client = place.connect()
+    files = {f"part-{number}": "x" for number in range(3000)}  # so many that removing them takes a while
+    stream = client.host.stream("run", {"argv": ["sh", "-c", "echo begun; sleep 77"], "files": files})
+    event = stream.next(timeout=30.0)
+    assert event == {"line": "begun"}
+    assert run(place, "sh", "-c", "ls -d /tmp/deployer-run-*")
+    client.close(bye=bye)
+    until(
+        lambda: (
+            not run(place, "sh", "-c", "ls -d /tmp/deployer-run-* 2>/dev/null; pgrep -f 'sleep 77$' || true")
+        ),
+        5.0,
+    )
+
+
 def test_state_of_a_newer_deployer_is_refused(place: Place) -> None:
     client = place.operator()
     stage(client, "0001-a")

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from typing import Any, Dict, List
 
@@ -20,6 +21,7 @@ from .registry import AUDITED, OPERATIONS
 LONG = ("unit.stop", "converge")  # audited when they begin, too
 EXIT_ABANDONED = 3
 EXIT_NOT_ROOT = 13
+TIDYING = 2.0  # seconds that programs which are run have to be gone, with the folders that were made for them
 
 
 def perform(session: Session, call: Call, op: Any, args: Json) -> Json:
@@ -54,6 +56,7 @@ class Channel:
     def __init__(self) -> None:
         self.session = Session()
         self.calls: Dict[Any, Call] = {}
+        self.running: Dict[Any, threading.Thread] = {}  # programs, for the operation `run`
         self.output, self.lock = sys.stdout.buffer, threading.Lock()
 
     def send(self, message: Json) -> None:
@@ -75,6 +78,7 @@ class Channel:
             reply = {"id": call.id, "error": {"code": "internal", "message": repr(error), "detail": detail}}
         call.end()
         self.calls.pop(call.id, None)
+        self.running.pop(call.id, None)
         try:
             self.send(reply)
         except OSError:
@@ -94,7 +98,10 @@ class Channel:
                         call.cancel()
                     continue
                 call = self.calls[message.get("id")] = Call(self.send, message.get("id"))
-                threading.Thread(target=self.answer, args=(call, message), daemon=True).start()
+                thread = threading.Thread(target=self.answer, args=(call, message), daemon=True)
+                if message.get("op") == "run":
+                    self.running[call.id] = thread
+                thread.start()
         except (OSError, EOFError, ValueError):
             pass  # whatever broke the conversation, its end is the same
         return self.leave("abandoned", EXIT_ABANDONED)
@@ -111,6 +118,9 @@ class Channel:
         if self.session.generation is not None:
             audit(self.session, "lease.end", {"service": self.session.service}, state)
             self.session.finish(state)
+        until = time.monotonic() + TIDYING
+        for thread in list(self.running.values()):
+            thread.join(max(0.0, until - time.monotonic()))
         return status
 
 

@@ -342,6 +342,18 @@ def test_a_client_that_dies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("place", ["host", "operator"])
+def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "load.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.setattr(runner, "path_of", lambda name: tmp_path / "load.py")
+    monkeypatch.setattr(runner, "_FOLDER", tmp_path)
+    with pytest.raises(
+        GateInconclusive, match=r"killed \(SIGKILL\), and what it had measured is lost"
+    ) as found:
+        run_benchmark(FakeHost(tmp_path), Service(advertised="http://x"), SMALL, place=place)
+    assert "memory" in (found.value.remedy or "")
+
+
+@pytest.mark.parametrize("place", ["host", "operator"])
 def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "load.py").write_text("import time; time.sleep(60)")
     monkeypatch.setattr(runner, "_FOLDER", tmp_path)

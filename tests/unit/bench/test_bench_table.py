@@ -57,11 +57,13 @@ def test_what_speaks_against_a_comparison_is_said() -> None:
     odd = bench(26.0, {8: 100.0}, stopped="interrupted (SIGINT) during level 16")
     odd["levels"][0].update(completed=5, client={"client_limited": True})
     odd["foreign_traffic"] = {"value": True}
+    odd["client"] = {"sampler_ended_s": 6.2}
     said = doubts({"a": TWO["0001-tp8"], "b": odd})
     assert said == [
         "b: 3 of 8 requests at level 8 failed",
         "b: the load client was saturated at level 8",
         "b: somebody else used the server meanwhile",
+        "b: the process that looks at the server ended after 6 s; what it did then was not seen",
         "b: ended early, interrupted (SIGINT) during level 16",
     ]
     shown = text(bench_view("b", odd))

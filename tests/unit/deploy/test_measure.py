@@ -12,7 +12,7 @@ from deployer.deploy.compare import Shelf
 from deployer.deploy.measure import Measured, measure
 from deployer.deploy.reporter import Silent
 from deployer.deploy.status import history_document
-from deployer.errors import AgentError, GateInconclusive, LeaseHeld, NothingServing, Refused
+from deployer.errors import AgentError, GateInconclusive, Interrupted, LeaseHeld, NothingServing, Refused
 from deployer.host.fake import FakeWorld
 from deployer.report.views import history_view
 from tests.unit.bench.test_bench_table import text
@@ -180,6 +180,17 @@ def test_a_server_that_died_of_its_benchmark(live_world: FakeWorld) -> None:
     found = after_it(live_world, die, completed=1, failed={"reset": 1})
     assert isinstance(found.trouble, NothingServing)
     assert "it does not run" in found.trouble.message
+
+
+def test_an_interruption_says_what_becomes_of_the_figures(live_world: FakeWorld) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="what was measured so far is dropped") as found:
+        after_it(live_world, interrupt)
+    assert found.value.exit_code == 130
+    assert live_world.lease is not None
+    assert live_world.lease["state"] == "released"
 
 
 def test_nothing_serves(live_world: FakeWorld) -> None:
