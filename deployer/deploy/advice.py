@@ -35,10 +35,11 @@ def host_facts(observed: HostState, service: ServiceConfig, overrides: Any = Non
     config = model.config if model and isinstance(model.config, dict) else None
     if config is not None and overrides is not None:
         config = overridden(config, overrides)
-    wanted = set(service.gpus) if service.gpus is not None else None
-    gpus = tuple(_gpu(gpu) for gpu in observed.gpus or () if wanted is None or gpu.index in wanted)
+    machine = {gpu.index: _gpu(gpu) for gpu in observed.gpus or ()}
+    wanted = sorted(machine) if service.gpus is None else service.gpus
     return HostFacts(
-        gpus=gpus,
+        gpus=tuple(machine[index] for index in wanted if index in machine),
+        machine=tuple(machine.values()),
         model=model_shape(config) if config is not None else None,
         weight_bytes=(model.weight_bytes or None) if model else None,
         packages=engine.packages if engine else {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from deployer.bench.runner import choose_place
@@ -11,6 +12,7 @@ from deployer.deploy.model import Objection, Trial
 from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
 from deployer.host.state import Gpu, HostState, ServiceState
+from deployer.sglang.devices import rank_places, taken
 from deployer.sglang.rules import Finding
 from deployer.sglang.rules.sizes import gpu_remedy, too_few_gpus
 
@@ -150,7 +152,8 @@ def _gpus(
         )
     own = set(state.running.pids) if state.running else set()
     unit = unit_name(service.name)
-    held: dict[int, int] = dict.fromkeys(wanted, 0)
+    used = taken(wanted, _places(trial))
+    held: dict[int, int] = dict.fromkeys(used, 0)
     for process in observed.gpu_processes:
         if process.gpu not in held:
             continue
@@ -170,7 +173,7 @@ def _gpus(
                 else f"stop it on the host (`kill {process.pid}`), or give the service other GPUs",
             )
         )
-    for index in wanted:
+    for index in used:
         gpu = by_index.get(index)
         if gpu and gpu.memory_used - held[index] > _IDLE_GPU_MEMORY:
             found.append(
@@ -194,14 +197,26 @@ def _bench(observed: HostState, service: ServiceConfig, trial: Trial | None) -> 
     return []
 
 
+def _layout(trial: Trial) -> dict[str, int]:
+    asked = trial.requested
+    return {
+        "tp": int(asked.get("tp_size") or 1),
+        "pp": int(asked.get("pp_size") or 1),
+        "replicas": 1 if asked.get("enable_dp_attention") else int(asked.get("dp_size") or 1),
+    }
+
+
 def _world_size(trial: Trial | None) -> int:
+    return math.prod(_layout(trial).values()) if trial is not None else 0
+
+
+def _places(trial: Trial | None) -> list[int]:
+    """The places of the trial's ranks among the GPUs that it sees; empty where there is no trial."""
     if trial is None:
-        return 0
-    size = 1
-    names = ["tp_size", "pp_size"] + ([] if trial.requested.get("enable_dp_attention") else ["dp_size"])
-    for name in names:
-        size *= int(trial.requested.get(name) or 1)
-    return size
+        return []
+    asked = trial.requested
+    base, step = int(asked.get("base_gpu_id") or 0), int(asked.get("gpu_id_step") or 1)
+    return rank_places(**_layout(trial), base=base, step=step)
 
 
 def _port(service: ServiceConfig, state: ServiceState) -> list[Objection]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deployer.sglang.rules.base import Hit, Need, Severity, Theme
-from deployer.sglang.rules.facts import Facts
+from deployer.sglang.rules.facts import Facts, GpuFacts
 
 THEME = Theme("attention", "Attention")
 
@@ -20,9 +20,9 @@ def backends(facts: Facts) -> list[tuple[str, tuple[str, ...]]]:
     return found + [(name, facts.at(option)) for option in _OPTIONS if (name := facts.word(option))]
 
 
-def sm(facts: Facts) -> str:
-    """The GPUs' architecture as people write it: SM120."""
-    return f"SM{facts.capability[0]}{facts.capability[1]}" if facts.capability else "an unknown architecture"
+def sm(gpu: GpuFacts) -> str:
+    """The GPU's architecture as people write it: SM120."""
+    return f"SM{gpu.capability[0]}{gpu.capability[1]}" if gpu.capability else "an unknown architecture"
 
 
 @THEME.rule(
@@ -61,11 +61,11 @@ def triton_pp(facts: Facts) -> Iterator[Hit]:
     needs=[Need.VERSION, Need.GPUS, Need.MODEL],
 )
 def mla_default_pp(facts: Facts) -> Iterator[Hit]:
-    sm120 = facts.capability is not None and facts.capability[0] == 12
+    sm120 = facts.card(lambda gpu: gpu.major == 12)
     affected = not facts.before("0.5.5") and facts.before("0.5.17")
     if facts.model.mla and sm120 and facts.pp > 2 and affected and not backends(facts):
         yield Hit(
-            f"{facts.gpu_name} is {sm(facts)}: SGLang {facts.version} takes triton for latent attention, and in an "
+            f"{sm120.short} is {sm(sm120)}: SGLang {facts.version} takes triton for latent attention, and in an "
             f"unpatched wheel the stages from the third of {facts.pp} on end with an IndexError",
             ("attention", "backend"),
         )
@@ -83,12 +83,13 @@ def mla_default_pp(facts: Facts) -> Iterator[Hit]:
     needs=[Need.GPUS],
 )
 def trtllm_mla(facts: Facts) -> Iterator[Hit]:
-    if facts.capability is None or facts.capability[0] != 12:
+    sm120 = facts.card(lambda gpu: gpu.major == 12)
+    if sm120 is None:
         return
     later = facts.version is not None and not facts.before("0.5.24")
     for name, where in backends(facts):
         if name == "trtllm_mla":
-            yield Hit(f"{name} on {facts.gpu_name} ({sm(facts)})", where, Severity.WARNING if later else None)
+            yield Hit(f"{name} on {sm120.short} ({sm(sm120)})", where, Severity.WARNING if later else None)
 
 
 @THEME.rule(
@@ -103,15 +104,14 @@ def trtllm_mla(facts: Facts) -> Iterator[Hit]:
     needs=[Need.GPUS],
 )
 def fa3_hardware(facts: Facts) -> Iterator[Hit]:
-    if facts.capability is None:
-        return
-    major = facts.capability[0]
-    if major == 9 or (major == 8 and not facts.model.mla):
+    fit = (9,) if facts.model.mla else (8, 9)
+    wrong = facts.card(lambda gpu: gpu.major is not None and gpu.major not in fit)
+    if wrong is None:
         return
     for name, where in backends(facts):
         if name == "fa3":
-            latent = " with latent attention" if major == 8 else ""
-            yield Hit(f"fa3 on {facts.gpu_name} ({sm(facts)}){latent}", where)
+            latent = " with latent attention" if wrong.major == 8 else ""
+            yield Hit(f"fa3 on {wrong.short} ({sm(wrong)}){latent}", where)
 
 
 @THEME.rule(

@@ -119,8 +119,9 @@ def moe_block(facts: Facts) -> Iterator[Hit]:
 )
 def deepep_pcie(facts: Facts) -> Iterator[Hit]:
     backend = facts.profile.moe.a2a_backend or ""
-    if backend.startswith("deepep") and any(gpu.without_nvlink for gpu in facts.seen.gpus):
-        yield Hit(f"{facts.gpu_name} has no NVLink", ("moe", "a2a_backend"))
+    pcie = facts.card(lambda gpu: gpu.without_nvlink)
+    if backend.startswith("deepep") and pcie:
+        yield Hit(f"{pcie.short} has no NVLink", ("moe", "a2a_backend"))
 
 
 @THEME.rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile, effective_bench
 from deployer.config.secrets import Secret
+from deployer.sglang.devices import rank_places, taken
 from deployer.sglang.extra import option_name
 from deployer.sglang.rules.shape import ModelShape
 from deployer.sglang.versions import FlagTable, Version, parse_version
@@ -51,6 +52,16 @@ class GpuFacts:
         return next((found for pattern, found in _CAPABILITIES if re.search(pattern, self.name)), None)
 
     @property
+    def major(self) -> int | None:
+        """The first number of its compute capability; None where it is not known."""
+        return self.capability[0] if self.capability else None
+
+    @property
+    def short(self) -> str:
+        """Its name, for sentences."""
+        return self.name.removeprefix("NVIDIA ")
+
+    @property
     def without_nvlink(self) -> bool:
         """Whether cards of this name never have NVLink: they reach each other over PCIe only."""
         return _NO_NVLINK.search(self.name) is not None
@@ -65,11 +76,13 @@ class GpuFacts:
 class HostFacts:
     """What only the host knows. Everything may be missing.
 
-    ``gpus`` are those of the service. ``weight_bytes`` is the size of the weight files, ``memory`` the host's RAM, both
-    in bytes. ``packages`` maps distributions of the engine's environment to versions, ``python`` is its Python's.
+    ``gpus`` are those that the service sees, in its order, ``machine`` all of the host. ``weight_bytes`` is the size of
+    the weight files, ``memory`` the host's RAM, both in bytes. ``packages`` maps distributions of the engine's
+    environment to versions, ``python`` is its Python's.
     """
 
     gpus: tuple[GpuFacts, ...] = ()
+    machine: tuple[GpuFacts, ...] = ()
     model: ModelShape | None = None
     weight_bytes: int | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -203,22 +216,31 @@ class Facts:
 
     # -- the host -----------------------------------------------------------------------------------------------
 
-    @property
-    def capability(self) -> tuple[int, int] | None:
-        """The lowest compute capability among the GPUs; None where one is not known."""
-        found = [gpu.capability for gpu in self.seen.gpus]
-        known = [item for item in found if item is not None]
-        return min(known) if known and len(known) == len(found) else None
+    @cached_property
+    def layout(self) -> dict[str, int]:
+        """How ranks are laid over the GPUs that the service sees, as `deployer.sglang.devices` takes it."""
+        replicas = 1 if self.profile.parallelism.dp_attention else self.profile.parallelism.dp
+        base, step = self.whole("--base-gpu-id") or 0, self.whole("--gpu-id-step") or 1
+        return {"tp": self.tp, "pp": self.pp, "replicas": replicas, "base": base, "step": step}
+
+    @cached_property
+    def used(self) -> tuple[GpuFacts, ...]:
+        """The GPUs that the profile's ranks take of those that the service sees: they decide what works."""
+        return taken(self.seen.gpus, rank_places(**self.layout))
+
+    def card(self, wanted: Callable[[GpuFacts], bool]) -> GpuFacts | None:
+        """The first GPU in use that is ``wanted``: of a mix, each kind has to work."""
+        return next((gpu for gpu in self.used if wanted(gpu)), None)
 
     @property
     def gpu_name(self) -> str:
         """The GPUs' name, for sentences."""
-        return self.seen.gpus[0].name.removeprefix("NVIDIA ") if self.seen.gpus else "GPU"
+        return self.used[0].short if self.used else "GPU"
 
     @property
     def smallest_gpu(self) -> int | None:
-        """Memory of the smallest GPU, in bytes."""
-        return min((gpu.memory for gpu in self.seen.gpus if gpu.memory), default=None)
+        """Memory of the smallest GPU in use, in bytes."""
+        return min((gpu.memory for gpu in self.used if gpu.memory), default=None)
 
     @property
     def model(self) -> ModelShape:

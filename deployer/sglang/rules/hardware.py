@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from deployer.sglang.rules.base import Hit, Need, Severity, Theme
@@ -24,13 +25,10 @@ THEME = Theme("hardware", "Hardware")
     needs=[Need.GPUS],
 )
 def nccl_p2p(facts: Facts) -> Iterator[Hit]:
-    several = facts.profile.gpus > 1 and len(facts.seen.gpus) > 1
-    if (
-        several
-        and any(gpu.without_nvlink for gpu in facts.seen.gpus)
-        and "NCCL_P2P_DISABLE" not in facts.environment
-    ):
-        yield Hit(f"{facts.gpu_name} has no NVLink, and NCCL_P2P_DISABLE is not set")
+    several = facts.profile.gpus > 1 and len(facts.used) > 1
+    pcie = facts.card(lambda gpu: gpu.without_nvlink)
+    if several and pcie and "NCCL_P2P_DISABLE" not in facts.environment:
+        yield Hit(f"{pcie.short} has no NVLink, and NCCL_P2P_DISABLE is not set")
 
 
 @THEME.rule(
@@ -44,7 +42,7 @@ def nccl_p2p(facts: Facts) -> Iterator[Hit]:
     needs=[Need.GPUS],
 )
 def nccl_p2p_disabled(facts: Facts) -> Iterator[Hit]:
-    if facts.truthy("NCCL_P2P_DISABLE") and all(gpu.with_nvlink for gpu in facts.seen.gpus):
+    if facts.truthy("NCCL_P2P_DISABLE") and all(gpu.with_nvlink for gpu in facts.used):
         yield Hit(f"{facts.gpu_name} has NVLink", ("environment", "NCCL_P2P_DISABLE"))
 
 
@@ -59,9 +57,9 @@ def nccl_p2p_disabled(facts: Facts) -> Iterator[Hit]:
     needs=[Need.GPUS],
 )
 def custom_all_reduce(facts: Facts) -> Iterator[Hit]:
-    pcie = any(gpu.without_nvlink for gpu in facts.seen.gpus)
+    pcie = facts.card(lambda gpu: gpu.without_nvlink)
     if facts.tp > 2 and pcie and not facts.on("--disable-custom-all-reduce"):
-        yield Hit(f"tp = {facts.tp} on {facts.gpu_name}, which has no NVLink", ("parallelism", "tp"))
+        yield Hit(f"tp = {facts.tp} on {pcie.short}, which has no NVLink", ("parallelism", "tp"))
 
 
 @THEME.rule(
@@ -75,11 +73,10 @@ def custom_all_reduce(facts: Facts) -> Iterator[Hit]:
     needs=[Need.GPUS],
 )
 def mixed_gpus(facts: Facts) -> Iterator[Hit]:
-    kinds = sorted(
-        {f"{gpu.name.removeprefix('NVIDIA ')} ({gpu.memory / GIB:.0f} GiB)" for gpu in facts.seen.gpus}
-    )
+    kinds = Counter(f"{gpu.short} ({gpu.memory / GIB:.0f} GiB)" for gpu in facts.used)
     if len(kinds) > 1 and facts.profile.gpus > 1:
-        yield Hit(", ".join(kinds), ("services", facts.service.name, "gpus"))
+        shown = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+        yield Hit(shown, ("services", facts.service.name, "gpus"))
 
 
 @THEME.rule(
@@ -87,16 +84,17 @@ def mixed_gpus(facts: Facts) -> Iterator[Hit]:
     Severity.WARNING,
     "CUDA and nvidia-smi count unlike GPUs differently",
     about="""CUDA lists the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; nvidia-smi lists by bus.
-    Where a host has several kinds, GPU 0 of `gpus` is then another card than GPU 0 of nvidia-smi.""",
+    Where a host has several kinds, GPU 0 of `gpus` is then another card than GPU 0 of nvidia-smi, also for a service
+    that is given cards of one kind only.""",
     remedy='set environment.CUDA_DEVICE_ORDER = "PCI_BUS_ID"',
     references=["CUDA programming guide, CUDA_DEVICE_ORDER"],
     needs=[Need.GPUS],
 )
 def cuda_device_order(facts: Facts) -> Iterator[Hit]:
-    names = {gpu.name for gpu in facts.seen.gpus}
+    names = {gpu.name for gpu in facts.seen.machine or facts.seen.gpus}
     order = facts.environment.get("CUDA_DEVICE_ORDER")
     if len(names) > 1 and order != "PCI_BUS_ID":
-        yield Hit(f"{len(names)} kinds of GPUs and CUDA_DEVICE_ORDER is {order or 'not set'}")
+        yield Hit(f"the host has {len(names)} kinds of GPUs, and CUDA_DEVICE_ORDER is {order or 'not set'}")
 
 
 @THEME.rule(
@@ -111,12 +109,12 @@ def cuda_device_order(facts: Facts) -> Iterator[Hit]:
     needs=[Need.GPUS, Need.VERSION],
 )
 def sm120_old_build(facts: Facts) -> Iterator[Hit]:
-    capability = facts.capability
-    if capability is not None and capability >= (10, 0) and facts.before("0.4.7"):
+    new = facts.card(lambda gpu: gpu.capability is not None and gpu.capability >= (10, 0))
+    if new is not None and facts.before("0.4.7"):
         torch = re.match(r"(\d{1,3})\.(\d{1,3})", facts.seen.packages.get("torch", ""))
         newer = torch is not None and (int(torch[1]), int(torch[2])) >= (2, 7)
         yield Hit(
-            f"{facts.gpu_name} has compute capability {capability[0]}.{capability[1]}, "
+            f"{new.short} has compute capability {'.'.join(map(str, new.capability or ()))}, "
             f"SGLang {facts.version} is older than support for it",
             (),
             Severity.WARNING if newer else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from deployer.sglang.devices import last_place
 from deployer.sglang.rules.base import Hit, Severity, Theme
 from deployer.sglang.rules.facts import Facts
 
@@ -151,8 +152,7 @@ def gpus_unused(facts: Facts) -> Iterator[Hit]:
 )
 def base_gpu_id(facts: Facts) -> Iterator[Hit]:
     base, step, have = facts.whole("--base-gpu-id") or 0, facts.whole("--gpu-id-step") or 1, facts.gpus
-    replicas = 1 if facts.profile.parallelism.dp_attention else facts.profile.parallelism.dp
-    last = base + (facts.pp - 1) * facts.tp + ((replicas - 1) * facts.tp * facts.pp + facts.tp - 1) * step
+    last = last_place(**facts.layout)
     if have is not None and (base or step != 1) and facts.profile.gpus <= have and not 0 <= last < have:
         option = "--base-gpu-id" if base else "--gpu-id-step"
         yield Hit(

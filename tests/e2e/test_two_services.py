@@ -1,0 +1,53 @@
+"""Two services on one host: each is checked, applied, looked at and rolled back without touching the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.conftest import Site
+
+
+def two(site: Site, first: str, second: str) -> None:
+    """`kimi` and `mini`, each with these lines in its own table."""
+    site.write_inventory(more=first, grace=20, lease=20)
+    text = site.inventory.read_text()
+    hosts, _, service = text.partition("[services.kimi]")
+    other = f"[services.kimi]{service}".replace("services.kimi", "services.mini").replace('"kimi"', '"mini"')
+    other = other.replace("port = 30000", "port = 30001").replace(first, second)
+    site.inventory.write_text(f"{hosts}[services.kimi]{service}\n{other}")
+
+
+def looked(site: Site, service: str) -> dict[str, str]:
+    """What doctor looked at and found fine."""
+    document = site.json("doctor", "-s", service, "--seconds", "0")
+    return {item["id"]: item["looked"] for item in document["fine"]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("gpus = [0, 1]", "gpus = [2, 3]"),
+        ("extra_args = { base-gpu-id = 0 }", "extra_args = { base-gpu-id = 2 }"),
+    ],
+    ids=["own lists", "own places in one list"],
+)
+def test_each_is_left_alone_by_the_other(site: Site, first: str, second: str) -> None:
+    two(site, first, second)
+    for service in ("kimi", "mini"):
+        assert site.json("apply", "tp2", "--yes", "-s", service)["outcome"] == "live"
+    before = site.invocation()
+    assert looked(site, "kimi")["gpu-shared"] == "only the service's processes are on GPU [0, 1]"
+    assert looked(site, "mini")["gpu-shared"] == "only the service's processes are on GPU [2, 3]"
+
+    assert site.json("apply", "pp2", "--yes", "-s", "mini")["outcome"] == "live"
+    assert site.json("rollback", "--yes", "-s", "mini")["release"] == "0001-tp2"
+    assert site.invocation() == before
+    kimi = site.json("status", "-s", "kimi")["hosts"][0]
+    assert (kimi["unit"]["restarts"], kimi["drift"]) == (0, [])
+
+    # One that would take the other's GPUs is refused, and told whose they are.
+    two(site, "gpus = [0, 1]", "gpus = [1, 2]")
+    refused = site.json("apply", "tp2", "--yes", "-s", "mini", expect=3)
+    assert "sglang-kimi.service" in refused["message"]
+    assert "another service of deployer's" in str(refused)
+    assert site.invocation() == before
