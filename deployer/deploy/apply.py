@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -181,7 +182,10 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         agreed = consent.given(made)
     finally:
         if not agreed:
-            session.client.release_update(service.name, trial.release, patch={"state": "abandoned"})
+            with suppress(
+                AgentError
+            ):  # a full disk, say: it is a folder that nothing refers to, whatever it says
+                session.client.release_update(service.name, trial.release, patch={"state": "abandoned"})
     if not agreed:
         return _refused(session, trial, made)
     reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
@@ -245,6 +249,14 @@ def validate(session: Session, trial: Trial, reporter: Reporter, observed: HostS
     problems = [
         f"{kind}: {text}" for kind, report in reports.items() for text in probe_problems(report, trial.argv)
     ]
+    if any("No space left on device" in text for text in problems):
+        raise ValidationRefused(
+            "the host's systemd cannot check the unit, as there is no room for temporary files; nothing was changed:\n"
+            + "\n".join(f"  - {text}" for text in problems),
+            phase=Step.VALIDATE,
+            remedy="free some space in /tmp and /var/tmp on the host (`df -h`, `df -i`), then apply again",
+            detail={"problems": problems},
+        )
     if problems:
         raise ValidationRefused(
             "the host's systemd does not understand the unit as it was meant; nothing was changed:\n"

@@ -127,7 +127,12 @@ def _ask(
 
 
 class Unanswered(Exception):
-    """The host's SGLang could not be asked. Internal: callers say what it means."""
+    """The host's SGLang could not be asked. Internal: callers say what it means. ``remedy``, where it is not SGLang's
+    fault."""
+
+    def __init__(self, why: str, remedy: str | None = None) -> None:
+        super().__init__(why)
+        self.remedy = remedy
 
 
 def run_program(
@@ -163,7 +168,8 @@ def run_program(
             result = stream.result
     except AgentError as error:
         late = error.code == "timeout"
-        raise Unanswered(f"it took longer than {timeout:g} s" if late else error.message) from error
+        remedy = error.remedy if error.remedy != error.default_remedy else None
+        raise Unanswered(f"it took longer than {timeout:g} s" if late else error.message, remedy) from error
     answer = find_answer(lines)
     if answer is None:
         said = [line for line in str(result.get("stderr") or "").splitlines() if line.strip()]

@@ -52,7 +52,8 @@ def learn(client: HostClient, service: ServiceConfig, folder: Path) -> Learned:
     except Unanswered as silence:
         raise HostError(
             f"{client.name}: the flags of {service.engine.python} could not be read: {silence}",
-            remedy=f"correct services.{service.name}.engine.python, or repair SGLang in that environment",
+            remedy=silence.remedy
+            or f"correct services.{service.name}.engine.python, or repair SGLang in that environment",
         ) from silence
     try:
         version = str(parse_version(str(answer.get("version"))))

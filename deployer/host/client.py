@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,15 @@ def translated(error: AgentError, host: str) -> DeployerError:
         return LeaseLost(f"{host}: {error.message}", detail=error.detail)
     if error.code == "moved":
         return WorldMoved(f"{host}: {error.message}", detail=error.detail)
+    full = error.code == "os-error" and error.detail.get("errno") in (errno.ENOSPC, errno.EDQUOT)
+    if full or error.code == "no-space":
+        where = f" of {error.detail['path']}" if error.detail.get("path") else ""
+        return AgentError(
+            error.code,
+            f"{host}: the disk{where} is full: {error.message}",
+            remedy="free some space on the host (`df -h`, `df -i`), then run the command again",
+            detail=error.detail,
+        )
     return error
 
 
@@ -91,7 +101,10 @@ class HostClient:
 
     def stream(self, op: str, args: Json | None = None) -> Stream:
         """One streaming operation by name, with the operator's errors."""
-        return ClientStream(self.host.stream(op, args), self.host.name)
+        try:
+            return ClientStream(self.host.stream(op, args), self.host.name)
+        except AgentError as error:
+            raise translated(error, self.host.name) from error.__cause__
 
     def close(self, *, bye: bool = True) -> None:
         self.host.close(bye=bye)

@@ -269,15 +269,30 @@ def journal(session: Session, args: Json, call: Call) -> Json:
     return {}
 
 
+def private_folder(files: Json) -> str:
+    """A new folder with these files: in the usual place or, where that is full, in memory."""
+    trouble: Optional[OSError] = None
+    for place in (None, "/dev/shm", "/run"):
+        folder = None
+        try:
+            folder = tempfile.mkdtemp(prefix="deployer-run-", dir=place)
+            for name, text in files.items():
+                with open(os.path.join(folder, checked(name, "file")), "w", encoding="utf-8") as file:
+                    file.write(text)
+            return folder
+        except OSError as error:
+            trouble = trouble or error
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
+    raise Fail("no-space", "there is no room for temporary files: %s" % trouble)
+
+
 @operation("run")
 def run(session: Session, args: Json, call: Call) -> Json:
     """Run a program on the host, its standard output line by line. No shell is involved."""
-    folder = tempfile.mkdtemp(prefix="deployer-run-")
+    folder = private_folder(args.get("files") or {})
     argv, env = list(args["argv"]), dict(CHILD_ENV)
     try:
-        for name, text in (args.get("files") or {}).items():
-            with open(os.path.join(folder, checked(name, "file")), "w", encoding="utf-8") as file:
-                file.write(text)
         if args.get("user"):
             account = pwd.getpwnam(args["user"])
             for path in [folder] + [os.path.join(folder, name) for name in os.listdir(folder)]:

@@ -285,3 +285,15 @@ def test_a_folder_that_cannot_be_written(box: Box, tmp_path: Path) -> None:
     box.world.run = lambda args: (flags(), 0)
     with pytest.raises(ConfigError, match="cannot be written"):
         learn(HostClient(FakeHost(box.world)), service(), tmp_path / "flags")
+
+
+def test_a_full_disk_is_not_sglangs_fault(box: Box, tmp_path: Path) -> None:
+    why = AgentError("no-space", "there is no room for temporary files: [Errno 28] No space left on device")
+    box.world.faults = {"run": [why]}
+    with pytest.raises(HostError, match="no room for temporary files") as caught:
+        learn(HostClient(FakeHost(box.world)), service(), tmp_path)
+    assert "free some space" in str(caught.value.remedy)
+    box.world.faults = {"run": [AgentError("command", "cannot be run")]}
+    with pytest.raises(HostError) as caught:
+        learn(HostClient(FakeHost(box.world)), service(), tmp_path)
+    assert "engine.python" in str(caught.value.remedy)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,17 @@ from deployer.deploy.plan import Plan
 from deployer.deploy.reporter import Reporter, Silent
 from deployer.deploy.rollback import converge, resume, rollback
 from deployer.deploy.session import Session
-from deployer.errors import AgentError, ChannelLost, ConsentRequired, DeployerError, Refused
+from deployer.errors import (
+    AgentError,
+    ChannelLost,
+    ConsentRequired,
+    DeployerError,
+    Refused,
+    ValidationRefused,
+)
+from deployer.host.client import HostClient
 from deployer.host.fake import Engine, FakeHost, FakeWorld
+from deployer.host.state import ProbeReport
 from deployer.report.terminal import TerminalReporter
 from deployer.report.views import print_outcome
 
@@ -498,3 +509,40 @@ def test_a_change_left_behind_that_cannot_be_ended_is_said_so(live_world: FakeWo
     assert run(live_world, "tp1").exit_code == 6
     with session(live_world) as opened:
         assert rollback(opened, Silent(), Agreed()).exit_code == 6
+
+
+def full(op: str) -> AgentError:
+    """What the agent says where the disk is full."""
+    detail = {"errno": errno.ENOSPC, "path": "/var/lib/deployer/kimi/releases/0002-tp2/manifest.json"}
+    return AgentError("os-error", f"{op}: [Errno 28] No space left on device", detail=detail)
+
+
+@pytest.mark.parametrize("op", ["stage", "probe"])
+def test_a_disk_that_gets_full_before_the_stop_is_told_and_nothing_live_is_touched(
+    live_world: FakeWorld, op: str
+) -> None:
+    """Nor is it hidden by what cannot be recorded of it."""
+    live_world.faults = {op: [full(op)], "release.update": [full("release.update")] * 3}
+    with pytest.raises(AgentError, match=r"the disk of /var/lib/deployer/.* is full") as caught:
+        run(live_world, "tp2")
+    assert caught.value.message.count(op) == 1
+    assert "free some space" in str(caught.value.remedy)
+    restored(live_world)
+    assert not {"unit.stop", "unit.start"} & {name for name, _ in live_world.calls}
+
+
+def test_a_unit_that_cannot_be_checked_for_want_of_space_is_not_called_wrong(
+    live_world: FakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "Failed to setup working directory: No space left on device"
+    real = HostClient.probe
+
+    def probe(client: HostClient, service: str, text: str) -> ProbeReport:
+        return replace(real(client, service, text), verify_lines=(line,))
+
+    monkeypatch.setattr(HostClient, "probe", probe)
+    with pytest.raises(ValidationRefused, match="no room for temporary files") as caught:
+        run(live_world, "tp2")
+    assert "/tmp" in str(caught.value.remedy)
+    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "abandoned"
+    restored(live_world)

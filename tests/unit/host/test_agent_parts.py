@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -572,3 +573,26 @@ def test_a_python_that_cannot_be_run_is_no_engine(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reading, "execute", refuse)
     found = reading.engine_facts(sys.executable)
     assert (found["exists"], found["sglang"], found["packages"]) == (False, None, {})
+
+
+def test_temporary_files_go_to_memory_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full: set[str | None] = {None}
+    made: list[str] = []
+
+    def mkdtemp(prefix: str, dir: str | None) -> str:
+        if dir in full:
+            raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+        path = tmp_path / f"{prefix}{len(made)}"
+        path.mkdir()
+        made.append(str(path))
+        return str(path)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    folder = watching.private_folder({"program.py": "pass"})
+    assert (Path(folder) / "program.py").read_text() == "pass"
+    full |= {"/dev/shm", "/run"}
+    with pytest.raises(base.Fail, match=r"no room for temporary files: .*No usable") as caught:
+        watching.private_folder({"program.py": "pass"})
+    assert caught.value.code == "no-space"
