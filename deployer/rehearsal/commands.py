@@ -228,7 +228,7 @@ def clean(as_json: bool) -> None:
     """Remove the prepared real engine (SGLang and its model). Practice hosts that use it must be down."""
     as_root()
     machine.require_root()
-    given_back = sglang_env.remove(lambda: hosts.sets_with("sglang"))
+    given_back = sglang_env.clean(lambda: hosts.sets_with("sglang"))
     if as_json:
         print_json({"removed": given_back is not None, "bytes": given_back or 0})
     elif given_back is None:

@@ -34,7 +34,8 @@ from deployer.rehearsal.model import write_model
 from deployer.rehearsal.real_engine import PYTHON, real_engine_binds, write_real_engine
 from deployer.rehearsal.sets import DEFAULT_SET, HostRecord, SetRecord
 from deployer.rehearsal.sglang_env import VERSION as SGLANG_VERSION
-from deployer.rehearsal.sglang_env import describe, ensure, require_memory
+from deployer.rehearsal.sglang_env import describe, ensure, environment, require_memory
+from deployer.rehearsal.sglang_env import ready as prepared
 from deployer.rehearsal.standin import FAULTS, configure, engine_settings, fault, read_faults
 from deployer.rehearsal.system import LOGINS, SSH_PORT, write_system
 
@@ -90,6 +91,10 @@ def up(
             known = record.hosts.get(name) or HostRecord(name, address)
             record = replace(record, hosts=record.hosts | {name: known})
         record.save()
+        if engine == "sglang" and not prepared(environment()):
+            raise HostError(
+                "the prepared SGLang was removed meanwhile", remedy="the same command again prepares it"
+            )
         ready = [host_of(record, name) for name in record.hosts]
         started = {host.name: time.monotonic() for host in ready if not host.running}
         if engine == "sglang" and started:

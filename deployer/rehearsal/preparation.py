@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deployer.errors import HostError
@@ -26,6 +26,9 @@ from deployer.rehearsal import machine
 
 Say = Callable[[str], None]
 Argv = tuple[str, ...]
+LOCK = "lock"
+#: What programs write on the way; worth nothing once they have ended.
+SCRATCH = "tmp"
 #: Seconds between two words about a step that takes long.
 TELL_EVERY = 10.0
 _POLL = 0.1
@@ -39,7 +42,8 @@ class Step:
 
     ``made_from`` is all that its result depends on (not where it is made). ``files`` are written, then ``commands``
     run in order; when one fails, ``otherwise`` is run instead, where there is any. ``before`` tidies what an earlier,
-    broken-off try has left. ``size``: bytes that it adds, about.
+    broken-off try has left. ``size``: bytes that it adds, about; ``otherwise_size`` with the second best. ``result``: a
+    small folder that it fills; the step is to be made again when that does not hold what it held then.
     """
 
     name: str
@@ -50,6 +54,8 @@ class Step:
     files: Mapping[Path, str] = field(default_factory=dict)
     before: Callable[[], None] = lambda: None
     size: int = 0
+    otherwise_size: int = 0
+    result: Path | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -63,14 +69,23 @@ def marker(folder: Path, step: Step) -> Path:
 
 
 def is_done(folder: Path, step: Step) -> bool:
-    """Whether a step was made, to its end and from what it would be made of now."""
+    """Whether a step was made, to its end and from what it would be made of now, and its result is as it was."""
     try:
         done = json.loads(marker(folder, step).read_text())
-        return bool(
-            done["fingerprint"] == step.fingerprint and (done.get("synced", True) or done["boot"] == _boot())
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        good = done.get("synced", True) or done["boot"] == _boot()
+        whole = step.result is None or done.get("result") in (None, digest(step.result))
+        return bool(done["fingerprint"] == step.fingerprint and good and whole)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def digest(folder: Path) -> str:
+    """Changes with the names and contents of a folder's files."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        total.update(f"{path.name}\n{path.stat().st_size}\n".encode())
+        total.update(path.read_bytes())
+    return total.hexdigest()[:16]
 
 
 def _boot() -> str:
@@ -88,10 +103,13 @@ def _mark(folder: Path, step: Step, content: Mapping[str, object]) -> None:
 def _sync(folder: Path, steps: Sequence[Step]) -> None:
     """From now on the markers are good whatever happens to the machine."""
     machine.run(["sync", "--file-system", str(folder)], timeout=600)
-    for step in steps:
-        content = json.loads(marker(folder, step).read_text())
-        if not content.get("synced", True):
-            _mark(folder, step, content | {"synced": True})
+    for step in _unsynced(folder, steps):
+        _mark(folder, step, json.loads(marker(folder, step).read_text()) | {"synced": True})
+
+
+def _unsynced(folder: Path, steps: Sequence[Step]) -> list[Step]:
+    """Of steps that are done those that a power cut would undo."""
+    return [step for step in steps if not json.loads(marker(folder, step).read_text()).get("synced", True)]
 
 
 def pending(folder: Path, steps: Sequence[Step]) -> list[Step]:
@@ -108,10 +126,11 @@ def prepare(
     ``check`` gets what is left before anything is made, and may refuse by raising. HostError when a step fails; the
     next call goes on with it.
     """
-    if not pending(folder, steps):
+    left = pending(folder, steps)
+    if not left and not _unsynced(folder, steps):
         return
-    check(pending(folder, steps))
-    folder.mkdir(parents=True, exist_ok=True)
+    if left:
+        check(left)
     with locked(
         folder, waiting=lambda: say(f"another command is preparing {folder}; waiting for it")
     ) as lock:
@@ -122,11 +141,11 @@ def prepare(
             say(f"going on with step {len(steps) - len(left) + 1} of {len(steps)}")
         for step in left:
             marker(folder, step).unlink(missing_ok=True)
-        for number, step in enumerate(left, start=len(steps) - len(left) + 1):
-            _make(folder, step, lock, _numbered(say, f"{number}/{len(steps)}"))
-        shutil.rmtree(folder / "tmp", ignore_errors=True)
-        if left:
-            _sync(folder, steps)
+        while left:
+            number = len(steps) - len(left) + 1
+            _make(folder, left, lock, _numbered(say, f"{number}/{len(steps)}"), check)
+            left = left[1:]
+        _sync(folder, steps)
 
 
 def _numbered(say: Say, number: str) -> Say:
@@ -135,23 +154,57 @@ def _numbered(say: Say, number: str) -> Say:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Hold a folder alone; gives the lock's file descriptor. ``waiting`` is called once if somebody else has it.
+    """Hold a folder alone, made if need be; gives the lock's file descriptor.
 
-    A program that inherits the descriptor keeps the lock when this process dies.
+    ``waiting`` is called once if somebody else has it. A program that inherits the descriptor keeps the lock when this
+    process dies.
     """
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    told = False
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield handle
-    finally:
-        os.close(handle)
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # whoever had it has removed the folder
+            continue
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    waiting()
+                told = True
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if _is_file(handle, folder / LOCK):
+                yield handle
+                return
+        finally:
+            os.close(handle)
 
 
-def _make(folder: Path, step: Step, lock: int, say: Say) -> None:
+def _is_file(handle: int, path: Path) -> bool:
+    """Whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder that is `locked`, the lock last: who waits for it makes the folder anew."""
+    shutil.rmtree(folder / "done", ignore_errors=True)  # from now on it is not whole
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+    (folder / LOCK).unlink()
+    with contextlib.suppress(OSError):  # somebody is there again
+        folder.rmdir()
+
+
+def _make(folder: Path, left: list[Step], lock: int, say: Say, check: Callable[[list[Step]], None]) -> None:
+    """Make the first of the steps that are left."""
+    step = left[0]
     began = time.monotonic()
     say(step.doing)
     step.before()
@@ -165,6 +218,7 @@ def _make(folder: Path, step: Step, lock: int, say: Say) -> None:
     if not _run_all(folder, step.commands, lock, log, told):
         if step.otherwise:
             say("that is not to be had here; the next best")
+            check([replace(step, size=step.otherwise_size), *left[1:]])
         if not step.otherwise or not _run_all(folder, step.otherwise, lock, log, told):
             raise HostError(
                 f"{step.doing} failed: {complaint(log.read_text(errors='replace'))}",
@@ -172,6 +226,8 @@ def _make(folder: Path, step: Step, lock: int, say: Say) -> None:
             )
     seconds, size = time.monotonic() - began, folder_size(folder)
     done = {"fingerprint": step.fingerprint, "seconds": round(seconds, 1), "boot": _boot(), "synced": False}
+    if step.result is not None:
+        done["result"] = digest(step.result)
     _mark(folder, step, done)
     say(f"done in {seconds:.0f} s; {size_text(size)} in all")
 
@@ -220,42 +276,47 @@ def _held_back() -> Iterator[list[int]]:
 
 def _run_all(folder: Path, commands: Sequence[Argv], lock: int, log: Path, progress: _Progress) -> bool:
     """Run commands one after the other, their output to ``log``; False at the first that fails."""
-    scratch = folder / "tmp"
+    scratch = folder / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
+    try:
+        return all(_run(folder, argv, lock, log, progress) for argv in commands)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run(folder: Path, argv: Argv, lock: int, log: Path, progress: _Progress) -> bool:
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
-    for argv in commands:
-        with log.open("a") as output:
-            output.write(f"$ {' '.join(argv)[:300]}\n")
-            output.flush()
-            try:
-                with _held_back() as came:
-                    child = subprocess.Popen(
-                        argv,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        env={**environment, "TMPDIR": str(scratch)},
-                        cwd=folder,
-                        pass_fds=(lock,),
-                    )
-            except OSError as error:
-                output.write(f"{argv[0]} cannot be run: {error}\n")
-                return False
-            try:
-                for number in came:
-                    signal.raise_signal(number)
-                while child.poll() is None:
-                    progress.tick()
-                    time.sleep(_POLL)
-            finally:
-                if child.poll() is None:
-                    child.terminate()
-                    child.wait()
-        if child.returncode != 0:
+    with log.open("a") as output:
+        output.write(f"$ {' '.join(argv)[:300]}\n")
+        output.flush()
+        try:
+            with _held_back() as came:
+                child = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**environment, "TMPDIR": str(folder / SCRATCH)},
+                    cwd=folder,
+                    pass_fds=(lock,),
+                    umask=0o022,  # services of any user read it
+                )
+        except OSError as error:
+            output.write(f"{argv[0]} cannot be run: {error}\n")
             return False
-    return True
+        try:
+            for number in came:
+                signal.raise_signal(number)
+            while child.poll() is None:
+                progress.tick()
+                time.sleep(_POLL)
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                child.wait()
+    return child.returncode == 0
 
 
 def complaint(log: str) -> str:

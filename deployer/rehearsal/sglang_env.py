@@ -10,22 +10,25 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deployer.errors import PreflightRefused, UsageError
 from deployer.rehearsal import machine, sets
+from deployer.rehearsal.packages import damaged, forget_broken, missing
 from deployer.rehearsal.preparation import (
     Argv,
     Say,
     Step,
     folder_size,
+    is_done,
     locked,
     marker,
     pending,
     prepare,
+    remove,
     size_text,
 )
 
@@ -63,6 +66,8 @@ text, more = file.read_text(), {_DECLARE!r}
 if torch.version.cuda is None and more not in text:
     file.write_text(text + more)
 """
+#: Files of packages that are not as their packages have them.
+_CHANGED = ("torchvision/extension.py",)
 # FILES: text by path, below the folder of packages.
 _WRITE = """
 import pathlib, sysconfig
@@ -119,7 +124,7 @@ def steps(where: Environment, interpreter: str) -> list[Step]:
         return ((python, *_PIP, *words),)
 
     def tidy() -> None:
-        forget_half_installed(where.venv)
+        forget_broken(where.venv, changed=_CHANGED)
 
     return [
         Step(
@@ -137,6 +142,7 @@ def steps(where: Environment, interpreter: str) -> list[Step]:
             commands=pip(f"torch=={TORCH}+cpu"),
             otherwise=pip(f"torch=={TORCH}"),
             size=900_000_000,
+            otherwise_size=5_000_000_000,
         ),
         Step(
             "sglang",
@@ -163,6 +169,7 @@ def steps(where: Environment, interpreter: str) -> list[Step]:
             (_HERE / "checkpoint.py").read_text(),
             before=lambda: empty(where.model),
             commands=((python, str(_HERE / "checkpoint.py"), str(where.model)),),
+            result=where.model,
             size=5_000_000,
         ),
         Step("proof", "importing all of it once", _PROOF, commands=((python, "-c", _PROOF),)),
@@ -186,21 +193,6 @@ def empty(folder: Path) -> None:
     """Remove the files of a folder, not the folder: hosts that are up have it mounted."""
     for path in folder.glob("*"):
         path.unlink()
-
-
-def forget_half_installed(venv: Path) -> list[str]:
-    """Remove the records of packages whose installation was broken off, or pip would take them for whole.
-
-    pip writes a package's files first, its INSTALLER file after them.
-    """
-    half = [
-        info
-        for info in venv.glob("lib/python3*/site-packages/*.dist-info")
-        if not (info / "INSTALLER").exists()
-    ]
-    for info in half:
-        shutil.rmtree(info)
-    return sorted(info.name for info in half)
 
 
 # Whether it can be
@@ -268,15 +260,24 @@ def require_processor(kind: str | None = None) -> None:
         )
 
 
-def require_disk(folder: Path, left: Iterable[Step], *, free: int | None = None) -> None:
-    """PreflightRefused unless the steps that are left fit on the disk of ``folder``, and pip's scratch files too."""
-    wanted = [step for step in left if step.size]
-    needed = sum(step.size for step in wanted) + max((step.size for step in wanted), default=0) + (100 << 20)
+def require_disk(
+    folder: Path, plan: Sequence[Step], left: Sequence[Step], *, free: int | None = None
+) -> None:
+    """PreflightRefused unless the steps that are left fit on the disk of ``folder``, and pip's scratch files too.
+
+    What a step that was broken off has left there already is not needed again.
+    """
+    wanted = [step.size for step in left]
+    needed = sum(wanted) + max(wanted, default=0) + (100 << 20)
     place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
-    have = shutil.disk_usage(place).free if free is None else free
+    names = {step.name for step in left}
+    begun = folder_size(folder) - sum(step.size for step in plan if step.name not in names)
+    have = (shutil.disk_usage(place).free if free is None else free) + max(0, begun)
     if have < needed:
+        more = " or taken by what is begun" if begun > 0 else ""
         raise PreflightRefused(
-            f"preparing SGLang {VERSION} needs {size_text(needed)} in {folder}, and {size_text(have)} are free there",
+            f"preparing SGLang {VERSION} needs {size_text(needed)} in {folder}, and {size_text(have)} are free there"
+            + more,
             remedy="free some space, or name a folder on another disk in DEPLOYER_REHEARSAL_DIR",
             detail={"needed_bytes": needed, "free_bytes": have},
         )
@@ -300,7 +301,7 @@ def require_memory(hosts: int, *, meminfo: str | None = None) -> None:
 
 
 def ensure(say: Say) -> Environment:
-    """The environment, prepared as far as it was not.
+    """The environment, prepared as far as it was not, or is no longer whole.
 
     PreflightRefused, before anything is made, without a fitting Python or enough disk; HostError when a step fails
     (the next call goes on there).
@@ -308,14 +309,31 @@ def ensure(say: Say) -> Environment:
     require_processor()
     where = environment()
     plan = steps(where, "")
-    if not pending(where.folder, plan) and _probe(str(where.python))[0]:
-        marker(where.folder, plan[0]).unlink(missing_ok=True)  # the Python it was made with is gone
-    if left := pending(where.folder, plan):
+    if not pending(where.folder, plan):
+        _look_after(where, plan, say)
+    if pending(where.folder, plan):
         say(f"preparing SGLang {VERSION} for practice hosts, once: {where.folder}")
-        if left[0].name == plan[0].name:
-            plan = steps(where, str(find_python().file))
-    prepare(where.folder, plan, say=say, check=lambda left: require_disk(where.folder, left))
+        # Even where the environment is made already: somebody may remove it until we have the lock.
+        found = _probe(str(where.python))[1] if is_done(where.folder, plan[0]) else None
+        plan = steps(where, str((found or find_python()).file))
+    prepare(where.folder, plan, say=say, check=lambda left: require_disk(where.folder, plan, left))
     return where
+
+
+def _look_after(where: Environment, plan: Sequence[Step], say: Say) -> None:
+    """Let the steps be made again whose results have been damaged since."""
+    if _probe(str(where.python))[0]:  # the Python it was made with is gone
+        say("the prepared SGLang has lost its Python")
+        marker(where.folder, plan[0]).unlink(missing_ok=True)
+        return
+    broken = {info.name.partition("-")[0] for info in damaged(where.venv, changed=_CHANGED)}
+    broken.update(missing(where.venv, ("torch", "torchvision", "sglang", _PLUGIN)))
+    plugin = (_HERE / f"{_PLUGIN}.py").read_text()
+    if [file.read_text() for file in where.venv.glob(f"lib/python3*/site-packages/{_PLUGIN}.py")] != [plugin]:
+        broken.add(_PLUGIN)
+    if broken:
+        say(f"of the prepared SGLang these packages are damaged: {', '.join(sorted(broken))}")
+        marker(where.folder, plan[1]).unlink(missing_ok=True)
 
 
 def ready(where: Environment) -> bool:
@@ -336,7 +354,7 @@ def describe() -> dict[str, Any]:
     }
 
 
-def remove(users: Callable[[], list[str]]) -> int | None:
+def clean(users: Callable[[], list[str]]) -> int | None:
     """Remove the environment; returns the bytes that gives back, or None when there was none.
 
     ``users`` names the sets that run on it: UsageError while there are any.
@@ -351,6 +369,5 @@ def remove(users: Callable[[], list[str]]) -> int | None:
                 remedy=f"run `deployer rehearse down --name {names[0]}` first",
             )
         size = folder_size(where.folder)
-        shutil.rmtree(where.folder / "done", ignore_errors=True)  # from now on it is not whole
-        shutil.rmtree(where.folder)
+        remove(where.folder)
     return size

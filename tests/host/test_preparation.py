@@ -75,10 +75,40 @@ def test_the_second_best_is_taken_where_the_best_is_not_to_be_had(tmp_path: Path
     assert is_done(tmp_path, step)
 
 
+def test_the_second_best_is_checked_for_its_own_size_before_it_is_begun(tmp_path: Path) -> None:
+    asked: list[list[int]] = []
+
+    def check(left: list[Step]) -> None:
+        asked.append([step.size for step in left])
+        if left[0].size == 50:
+            raise PreflightRefused("too large")
+
+    none = ((str(tmp_path / "none"),),)
+    plan = [
+        Step("one", "doing one", "1", commands=none, otherwise=none, size=5, otherwise_size=50),
+        Step("two", "doing two", "1", size=7),
+    ]
+    with pytest.raises(PreflightRefused, match="too large"):
+        prepare(tmp_path, plan, say=lambda line: None, check=check)
+    assert asked == [[5, 7], [5, 7], [50, 7]]
+
+
 def test_a_program_that_is_not_there_fails_the_step(tmp_path: Path) -> None:
     step = Step("one", "doing one", "1", commands=((str(tmp_path / "none"),),))
     with pytest.raises(HostError, match=r"cannot be run: .*No such file"):
         prepare(tmp_path, [step], say=lambda line: None)
+
+
+def test_what_is_made_can_be_read_by_everybody_and_scratch_files_go(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        step = Step("one", "doing one", "1", commands=shell("touch made; touch $TMPDIR/x; exit 1"))
+        with pytest.raises(HostError):
+            prepare(tmp_path, [step], say=lambda line: None)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o644
+    assert not (tmp_path / "tmp").exists()
 
 
 def test_long_steps_are_told_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

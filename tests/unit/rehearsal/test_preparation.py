@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ from click.testing import CliRunner
 
 from deployer.errors import HostError, Interrupted, PreflightRefused, UsageError
 from deployer.rehearsal import commands, container, hosts, machine, preparation, sets, sglang_env
-from deployer.rehearsal.preparation import Step, complaint, is_done, marker, pending, prepare
-from deployer.rehearsal.sglang_env import Environment, forget_half_installed, require_disk, steps
+from deployer.rehearsal.preparation import Step, complaint, is_done, locked, marker, pending, prepare
+from deployer.rehearsal.sglang_env import Environment, require_disk, steps
 
 MOUNTS_1 = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/memory cgroup rw,memory 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n"
 GROUPS_1 = (
@@ -110,6 +112,60 @@ def test_a_marker_that_was_not_synced_is_good_for_its_boot_only(
     assert [is_done(tmp_path, step) for step in steps] == [True, True, True]
 
 
+def test_a_result_that_was_damaged_is_made_again(tmp_path: Path) -> None:
+    made: list[str] = []
+    step = replace(plan(tmp_path / "files", made)[0], result=tmp_path / "files")
+    prepare(tmp_path, [step], say=lambda line: None)
+    assert is_done(tmp_path, step)
+    for damage in ("x", "", None):  # as long as before, shorter, gone
+        made.clear()
+        (tmp_path / "files/one").unlink()
+        if damage is not None:
+            (tmp_path / "files/one").write_text(damage)
+        assert not is_done(tmp_path, step)
+        prepare(tmp_path, [step], say=lambda line: None)
+        assert (made, (tmp_path / "files/one").read_text()) == (["one"], "1")
+
+
+def test_steps_that_were_made_but_not_synced_are_synced_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def stop(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as busy:
+        busy.setattr(machine, "run", stop)  # Ctrl-C while the disk is synced
+        with pytest.raises(KeyboardInterrupt):
+            prepare(tmp_path, plan(tmp_path, made), say=lambda line: None)
+    prepare(tmp_path, plan(tmp_path, made), say=lambda line: None)
+    assert made == ["one", "two", "three"]
+    monkeypatch.setattr(preparation, "_boot", lambda: "another")
+    assert pending(tmp_path, plan(tmp_path, made)) == []
+
+
+def test_nothing_of_a_removed_folder_is_left_and_who_waits_makes_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "engine"
+    real, removed = fcntl.flock, []
+
+    def late(handle: int, how: int) -> None:
+        real(handle, how)
+        if not removed:  # somebody else had it until now
+            removed.append(True)
+            (folder / "done").mkdir()
+            (folder / "link").symlink_to(tmp_path)
+            preparation.remove(folder)
+            assert not folder.exists()
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with locked(folder) as handle:
+        assert os.path.samestat(os.fstat(handle), (folder / "lock").stat())
+    assert tmp_path.is_dir()
+
+
 def test_what_is_refused_is_not_begun(tmp_path: Path) -> None:
     made: list[str] = []
 
@@ -144,27 +200,34 @@ def test_torch_for_the_cpu_comes_first_and_the_plain_one_will_do(tmp_path: Path)
     assert [argv[-1] for argv in torch.otherwise] == ["torch==2.13.0"]
 
 
-def test_half_installed_packages_are_forgotten(tmp_path: Path) -> None:
-    packages = tmp_path / "lib/python3.11/site-packages"
-    for name in ("whole-1.dist-info", "half-1.dist-info"):
-        (packages / name).mkdir(parents=True)
-        (packages / name / "METADATA").write_text("")
-    (packages / "whole-1.dist-info/INSTALLER").write_text("pip")
-    assert forget_half_installed(tmp_path) == ["half-1.dist-info"]
-    assert [path.name for path in packages.iterdir()] == ["whole-1.dist-info"]
-    assert forget_half_installed(tmp_path / "none") == []
-
-
 def test_too_little_disk_says_how_much_and_where(tmp_path: Path) -> None:
     folder = tmp_path / "engines/sglang"
     plan = steps(Environment(folder), "python3.11")
-    require_disk(folder, plan, free=8 << 30)
+    require_disk(folder, plan, plan, free=8 << 30)
     with pytest.raises(PreflightRefused) as caught:
-        require_disk(folder, plan, free=2 << 30)
+        require_disk(folder, plan, plan, free=2 << 30)
     assert str(folder) in caught.value.message
-    assert "2.1 GB are free" in caught.value.message
+    assert caught.value.message.endswith("2.1 GB are free there")
     assert caught.value.detail["needed_bytes"] > 3e9
-    require_disk(folder, plan[-3:], free=1 << 30)  # the large steps are done
+    require_disk(folder, plan, plan[-3:], free=1 << 30)  # the large steps are done
+
+
+def test_what_a_broken_off_step_has_written_is_not_needed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = steps(Environment(tmp_path), "python3.11")
+    done, left = plan[:3], plan[3:]
+    needed = sum(step.size for step in left) + max(step.size for step in left) + (100 << 20)
+    begun = 700_000_000
+    monkeypatch.setattr(sglang_env, "folder_size", lambda _: sum(step.size for step in done) + begun)
+    require_disk(tmp_path, plan, left, free=needed - begun)
+    with pytest.raises(PreflightRefused, match="free there or taken by what is begun"):
+        require_disk(tmp_path, plan, left, free=needed - begun - 1)
+
+
+def test_torch_for_cuda_is_known_to_be_larger(tmp_path: Path) -> None:
+    torch = {step.name: step for step in steps(Environment(tmp_path), "python3.11")}["torch"]
+    assert torch.otherwise_size > 4 * torch.size
 
 
 def test_too_little_memory_is_refused() -> None:
