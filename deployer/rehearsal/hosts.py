@@ -70,6 +70,7 @@ def up(
         raise UsageError(f"a set has 1 to {sets.MOST_HOSTS} hosts, not {hosts}")
     machine.require_fit()
     folder = sets.set_folder(set_name)
+    sets.require_set(folder)
     if engine == "sglang":
         if not any(host.running for host in find(set_name)):
             require_memory(hosts)
@@ -260,6 +261,7 @@ def down(set_name: str = DEFAULT_SET, *, say: Say = _silent) -> bool:
     with sets.lock_set(set_name):
         if not folder.is_dir():
             return False
+        sets.require_set(folder)
         for path in sorted(folder.glob("practice-*/")):
             host = RehearsalHost(path.name, "", SSH_PORT, set_name, path)
             _stop(host)

@@ -112,8 +112,25 @@ def load_set(name: str) -> SetRecord | None:
 def all_sets() -> list[str]:
     """Names of the sets that have a state folder."""
     root = state_root()
-    names = [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-    return sorted(name for name in names if name != ENGINES)
+    names = [path.name for path in root.iterdir() if _is_set(path)] if root.is_dir() else []
+    return sorted(name for name in names if _NAME.fullmatch(name) and name != ENGINES)
+
+
+def require_set(folder: Path) -> None:
+    """UsageError where a folder is there already, and is no set's: what others keep in it is not to be removed."""
+    if folder.exists() and not _is_set(folder):
+        raise UsageError(
+            f"{folder} is there, and is no set of practice hosts",
+            remedy="give another name, or name another folder for all sets in DEPLOYER_REHEARSAL_DIR",
+        )
+
+
+def _is_set(folder: Path) -> bool:
+    """Whether a folder has a set's record, or was made for one that was not written yet."""
+    if not folder.is_dir():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return "set.json" in names or names <= {"set.new"}
 
 
 @contextlib.contextmanager

@@ -36,6 +36,43 @@ KINDS = (
 _KINDS = [(name, re.compile(text)) for name, text in KINDS]
 
 
+#: Kinds of lines that tell an end, as deployer reads them.
+ENDS = (
+    ("SIGTERM", r"\] SIGTERM received\. signum=None frame=None\. Draining requests and shutting down\.\.\."),
+    (
+        "remaining",
+        r"\] Gracefully exiting\.\.\. Remaining number of requests \d+\. Remaining requests remaining_rids=",
+    ),
+    (
+        "child crashed",
+        r"\] Subprocess \w+ \(pid=\d+\) crashed with exit code -?\d+\. Triggering SIGQUIT for cleanup",
+    ),
+    ("SIGQUIT", r"\] SIGQUIT received\. signum=None, frame=None\. It usually means one child failed\."),
+    ("exception", r"\] Scheduler hit an exception: Traceback \(most recent call last\):"),
+    ("child failed", r"\] Received sigquit from a child process\. It usually means the child failed\."),
+    ("kill tree", r"\] kill_process_tree called: parent_pid=\d+, include_parent=False, pid=\d+"),
+    ("kill tree and itself", r"\] kill_process_tree called: parent_pid=\d+, include_parent=True, pid=\d+"),
+    ("rank died", r"^RuntimeError: Rank \d+ scheduler died during initialization \(exit code: -?\d+\)\."),
+    ("not bound", r"\] ERROR: +\[Errno 98\] error while attempting to bind on address \('[\d.]+', \d+\): "),
+    ("shutting down", r"\] INFO: +Shutting down"),
+    ("application down", r"\] INFO: +Application shutdown complete\."),
+    ("finished", r"\] INFO: +Finished server process \[\d+\]"),
+    ("usage", r"^launch_server\.py: error: "),
+    ("traceback", r"^Traceback \(most recent call last\):"),
+)
+_ENDS = [(name, re.compile(text)) for name, text in ENDS]
+
+
+def end_kinds(lines: Iterable[str]) -> list[str]:
+    """The kinds of lines that tell an end, in order; equal neighbours count once."""
+    said: list[str] = []
+    for line in lines:
+        for name, regex in _ENDS:
+            if regex.search(line) and said[-1:] != [name]:
+                said.append(name)
+    return said
+
+
 def launch_kinds(lines: Iterable[str]) -> dict[str, list[str]]:
     """The kinds of lines of each rank ("" is the main process), in order, until it is ready. Equal ones count once."""
     found: dict[str, list[str]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engines.behaviour import batch_fields, fits, kept, launch_kinds
-from tests.host.test_engine import NEW, Engine, Start, start
+from tests.engines.behaviour import batch_fields, end_kinds, fits, kept, launch_kinds
+from tests.host.test_engine import HOST, NEW, OLD, Engine, Start, start, wait_until
 
 __all__ = ["start"]
 
@@ -32,31 +33,80 @@ def test_its_launch_lines_are_the_real_ones(
     assert batch_fields(engine.log.split("\n")) == real["batches"]
 
 
+def ended(engine: Engine) -> dict[str, Any]:
+    """How it ends, and what it says of that."""
+    code = engine.end()
+    return {"exit": code, "said": end_kinds(engine.log.split("\n"))}
+
+
+def child(engine: Engine, title: str) -> int:
+    """The pid of its first child of that title."""
+
+    def found() -> list[int]:
+        return [pid for pid in engine.members() if title in Path(f"/proc/{pid}/comm").read_text()]
+
+    assert wait_until(lambda: bool(found()))
+    return min(found())
+
+
 def test_its_ends_are_the_real_ones(start: Start) -> None:
     found: dict[str, dict[str, Any]] = {
-        "bad flag": {"exit": start(NEW, "--no-such-flag").end()},
-        "wrong model": {"exit": start(NEW, "--model-path", "/srv/none").end()},
+        "bad flag": ended(start(NEW, "--no-such-flag")),
+        "wrong model": ended(start(NEW, "--model-path", "/srv/none")),
     }
     loading = start(NEW, "--tp-size", "1", scale=1.0)
     loading.wait_for("server_args=")
-    found["SIGTERM while it starts"] = {"exit": loading.stop()}
-    idle = start(NEW, "--tp-size", "1")
-    idle.ready()
-    found["SIGTERM while idle"] = {"exit": idle.stop()}
+    loading.process.terminate()
+    found["SIGTERM while it starts"] = ended(loading)
+    for name, number in (("SIGTERM while idle", signal.SIGTERM), ("SIGINT while idle", signal.SIGINT)):
+        idle = start(NEW, "--tp-size", "1").ready()
+        idle.process.send_signal(number)
+        found[name] = ended(idle)
     seen = start(NEW, "--tp-size", "1", scale=1.0)
     assert fits(health(seen, "200"), kept("launch", NEW)["health"])
     # The real one looks for a SIGTERM every 5 s only; here a request keeps it until it has been asked.
-    client = threading.Thread(target=seen.post, args=("/v1/completions", LONG), daemon=True)
+    answered: list[int] = []
+    client = threading.Thread(
+        target=lambda: answered.append(
+            seen.post("/v1/completions", LONG).json()["usage"]["completion_tokens"]
+        )
+    )
     client.start()
     time.sleep(0.2)
     seen.process.send_signal(signal.SIGTERM)
     seen.wait_for("SIGTERM received")
     found["SIGTERM while idle"]["health"] = ["200", *health(seen, "refused")]
-    killed = start(NEW, "--tp-size", "1").ready()
-    scheduler = next(pid for pid in killed.members() if "schedul" in Path(f"/proc/{pid}/comm").read_text())
-    os.kill(scheduler, signal.SIGKILL)
-    found["scheduler killed"] = {"exit": killed.end()}
+    found["SIGTERM while busy"] = ended(seen)
+    client.join(10)
+    found["SIGTERM while busy"]["answered"] = answered == [LONG["max_tokens"]]
+    for title in ("scheduler", "detokenizer"):
+        killed = start(NEW, "--tp-size", "1").ready()
+        os.kill(child(killed, title[:7]), signal.SIGKILL)
+        found[f"{title} killed"] = ended(killed)
+    early = start(NEW, "--tp-size", "1", scale=1.0)
+    os.kill(child(early, "schedul"), signal.SIGKILL)
+    found["scheduler killed while it starts"] = ended(early)
+    with socket.socket() as thief:
+        thief.bind((HOST, 0))
+        thief.listen()
+        taken = start(NEW, "--tp-size", "1", "--port", str(thief.getsockname()[1]))
+        taken.wait_for("error while attempting to bind")
+        taken.process.terminate()
+        time.sleep(0.5)
+        alive = taken.process.poll() is None
+        told = end_kinds(taken.log.split("\n"))
+        taken.process.kill()
+        found["port taken"] = {"alive after SIGTERM": alive, "said": told, "exit": taken.end()}
     assert found == kept("ends", NEW)
+
+
+def test_a_scheduler_that_dies_early_is_told_in_the_old_words(start: Start) -> None:
+    engine = start(OLD, "--pp-size", "2", scale=1.0)
+    wait_until(lambda: len(engine.members()) >= 4)
+    os.kill(child(engine, "schedul"), signal.SIGKILL)
+    assert engine.end() == 1
+    assert "Rank 0 scheduler is dead. Please check if there are relevant logs." in engine.log
+    assert "Exit code: -9" in engine.log
 
 
 def health(engine: Engine, last: str) -> list[str]:

@@ -119,11 +119,11 @@ lease = {lease}
         )
         return folder
 
-    def ask(self, path: str, body: object = None, timeout: float = 60) -> Any:
+    def ask(self, path: str, body: object = None, timeout: float = 60, port: int = 30000) -> Any:
         """What the server answers to GET ``path``, or to POST with a JSON body; parsed where it is JSON."""
         sent = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            f"http://{self.host.address}:30000{path}", sent, {"Content-Type": "application/json"}
+            f"http://{self.host.address}:{port}{path}", sent, {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             text = answer.read().decode()

@@ -169,6 +169,26 @@ def test_a_record_is_read_as_it_was_saved(root: Path) -> None:
         sets.load_set("a")
 
 
+@pytest.mark.parametrize("name", ["lost+found", "photos"])
+def test_a_folder_of_somebody_else_is_no_set_and_stays(
+    root: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "require_fit", lambda: None)
+    monkeypatch.setattr(machine, "require_root", lambda: None)
+    (root / name).mkdir(parents=True)
+    (root / name / "mine").write_text("x")
+    (root / "made").mkdir()  # for a set whose `up` was killed
+    assert sets.all_sets() == ["made"]
+    assert hosts.sets_with("sglang") == []
+    for engine in ("standin", "sglang"):
+        with pytest.raises(UsageError, match=r"no set of practice hosts|cannot name a set"):
+            hosts.up(name, engine=engine)
+    with pytest.raises(UsageError, match=r"no set of practice hosts|cannot name a set"):
+        hosts.down(name)
+    assert (root / name / "mine").read_text() == "x"
+    assert hosts.down("made")
+
+
 def test_impossible_wishes_are_refused(root: Path) -> None:
     with pytest.raises(UsageError, match="cannot speak like SGLang 9"):
         hosts.up("a", engine_version="9")

@@ -21,7 +21,15 @@ from .engine import Engine
 from .faults import Fault, Faults
 from .gpustate import GpuState, memory_held
 from .launch import Step, timeline
-from .lines import Rank, main_traceback, ranks, record, scheduler_exception
+from .lines import (
+    Rank,
+    main_traceback,
+    ranks,
+    record,
+    scheduler_death,
+    scheduler_exception,
+    tree_killed,
+)
 from .model import LaunchError, read_model
 from .resolve import Plan, check_arguments, resolve
 from .settings import Settings, load_settings
@@ -78,9 +86,9 @@ class Server:
         begin = time.monotonic()
         memory = [0.0] * len(self.holders)
         for step in steps:
-            wait = begin + step.at * self.settings.scale - time.monotonic()
-            if wait > 0:
-                time.sleep(wait)
+            while (wait := begin + step.at * self.settings.scale - time.monotonic()) > 0:
+                time.sleep(min(wait, 0.2))
+                self.require_schedulers()
             if not self.children and step.rank is not None:
                 self.start_children()
                 memory = [0.0] * len(self.holders)
@@ -95,13 +103,26 @@ class Server:
             if step.end == "crash":
                 self.crash()
             while step.end == "hang":
-                time.sleep(3600)
+                time.sleep(0.2)
+                self.require_schedulers()
+
+    def require_schedulers(self) -> None:
+        """End with status 1 if one has died meanwhile; the detokenizer is not looked after so early."""
+        schedulers = self.children[:-1]
+        dead = processes.exited(schedulers)
+        if dead is None:
+            return
+        for line in scheduler_death(os.getpid(), schedulers.index(dead[0]), dead[1], self.plan.modern):
+            write(line)
+        processes.kill_all(self.children)
+        self.gpu_state.remove()
+        raise SystemExit(1)
 
     def crash(self) -> NoReturn:
         """A scheduler has died: say so, and take everything down."""
         log("Received sigquit from a child process. It usually means the child failed.")
         if self.plan.modern:
-            log(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
+            log(tree_killed(os.getpid(), itself=True))
         processes.kill_all(self.children)
         self.gpu_state.remove()
         kill_self()
@@ -132,6 +153,8 @@ class Server:
                 f"('{host}', {port}): {(error.strerror or '').lower()}"
             )
             log("INFO:     Waiting for application shutdown.")
+            # It hangs with all that it holds, and nobody reads what a signal would tell.
+            loop.add_signal_handler(signal.SIGTERM, lambda: None)
             await asyncio.Event().wait()
         server = await asyncio.start_server(connections.serve, sock=listener, limit=2**20)
         log(f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
@@ -192,6 +215,8 @@ class Server:
         log(f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup...")
         log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
         await asyncio.sleep(min(5.0, 5.0 * self.settings.scale))
+        if self.plan.modern:
+            log(tree_killed(os.getpid(), itself=True))
         processes.kill_all(self.children)
         self.gpu_state.remove()
         kill_self()
@@ -241,12 +266,17 @@ class Server:
         self.gpu_state.remove()
         if number == signal.SIGTERM and not self.plan.modern:
             kill_self()
+        over = tree_killed(os.getpid(), itself=False) if self.plan.modern else ""
+        if number == signal.SIGTERM and over:
+            log(over)
         server.close()
         log("INFO:     Shutting down")
         connections.close()
         log("INFO:     Waiting for application shutdown.")
         log("INFO:     Application shutdown complete.")
         log(f"INFO:     Finished server process [{os.getpid()}]")
+        if over:
+            log(over)
         return 0 if number == signal.SIGTERM else 130
 
 
@@ -270,7 +300,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _fail(settings: Settings, error: LaunchError) -> int:
     if settings.modern:
-        log(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=False, pid={os.getpid()}")
+        log(tree_killed(os.getpid(), itself=False))
     write(main_traceback(error.kind, error.message))
     return 1
 

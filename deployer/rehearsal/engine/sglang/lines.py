@@ -113,6 +113,31 @@ def scheduler_exception(kind: str, message: str, where: str) -> str:
     return f"Scheduler hit an exception: Traceback (most recent call last):\n{trace}{kind}: {message}\n"
 
 
+def tree_killed(pid: int, *, itself: bool) -> str:
+    """The message with which SGLang ends its processes, from 0.5.16 on."""
+    return f"kill_process_tree called: parent_pid={pid}, include_parent={itself}, pid={pid}"
+
+
+def scheduler_death(pid: int, rank: int, code: int, modern: bool) -> list[str]:
+    """What the main process ``pid`` writes when a scheduler dies without a word before it is ready."""
+    if not modern:
+        return [
+            record(f"Rank {rank} scheduler is dead. Please check if there are relevant logs."),
+            record(f"Exit code: {code}"),
+            main_traceback("EOFError", ""),
+        ]
+    hint = "If exit code is -9 (SIGKILL), a common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check."
+    return [
+        record(tree_killed(pid, itself=False)),
+        main_traceback("EOFError", ""),
+        "\nDuring handling of the above exception, another exception occurred:\n\n",
+        main_traceback(
+            "RuntimeError",
+            f"Rank {rank} scheduler died during initialization (exit code: {code}). {hint}",
+        ),
+    ]
+
+
 def main_traceback(kind: str, message: str) -> str:
     """The traceback of the main process, which Python itself prints."""
     return (
@@ -121,7 +146,7 @@ def main_traceback(kind: str, message: str) -> str:
         '  File "<frozen runpy>", line 88, in _run_code\n'
         f'  File "{_SCHEDULER.removesuffix("/srt")}/launch_server.py", line 54, in <module>\n'
         "    run_server(server_args)\n"
-        f"{kind}: {message}\n"
+        f"{kind}{': ' * bool(message)}{message}\n"
     )
 
 
