@@ -302,6 +302,7 @@ def _run(folder: Path, argv: Argv, lock: int, log: Path, progress: _Progress) ->
                     cwd=folder,
                     pass_fds=(lock,),
                     umask=0o022,  # services of any user read it
+                    start_new_session=True,
                 )
         except OSError as error:
             output.write(f"{argv[0]} cannot be run: {error}\n")
@@ -314,9 +315,21 @@ def _run(folder: Path, argv: Argv, lock: int, log: Path, progress: _Progress) ->
                 time.sleep(_POLL)
         finally:
             if child.poll() is None:
-                child.terminate()
-                child.wait()
+                _end_group(child)
     return child.returncode == 0
+
+
+def _end_group(leader: subprocess.Popen[bytes]) -> None:
+    """End a program with all that it has started: whoever goes on here is to be alone in the folder."""
+    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 1.0)):
+        deadline = time.monotonic() + patience
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, number)
+            while time.monotonic() < deadline:
+                leader.poll()
+                os.killpg(leader.pid, 0)
+                time.sleep(0.02)
+    leader.wait()
 
 
 def complaint(log: str) -> str:

@@ -159,6 +159,17 @@ def test_ctrl_c_ends_the_program_too(tmp_path: Path) -> None:
     assert subprocess.run(["flock", "-w", "10", str(tmp_path / "lock"), "true"], check=False).returncode == 0
 
 
+def test_what_the_program_has_started_ends_with_it(tmp_path: Path) -> None:
+    text = "trap '' TERM; (sleep 300 & echo $! >child; touch begun; wait) & wait"
+    code = _SLOW.replace('(("sh", "-c", wait),)', f'(("sh", "-c", {text!r}),)')
+    preparing = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    until(tmp_path / "begun")
+    preparing.send_signal(signal.SIGINT)
+    preparing.wait(30)
+    state = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_ctrl_c_while_a_program_starts_ends_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The moment in which it runs already, and `Popen` has not returned."""
     real = subprocess.Popen
