@@ -48,6 +48,8 @@ ENDS = (
         r"\] Subprocess \w+ \(pid=\d+\) crashed with exit code -?\d+\. Triggering SIGQUIT for cleanup",
     ),
     ("SIGQUIT", r"\] SIGQUIT received\. signum=None, frame=None\. It usually means one child failed\."),
+    ("nobody to dump", r"\] No live scheduler processes found; skipping py-spy and CUDA coredump\."),
+    ("waiting for dumps", r"\] Waiting 60\.0 seconds for CUDA coredumps before exiting\."),
     ("exception", r"\] Scheduler hit an exception: Traceback \(most recent call last\):"),
     ("child failed", r"\] Received sigquit from a child process\. It usually means the child failed\."),
     ("kill tree", r"\] kill_process_tree called: parent_pid=\d+, include_parent=False, pid=\d+"),
@@ -57,7 +59,7 @@ ENDS = (
     ("shutting down", r"\] INFO: +Shutting down"),
     ("application down", r"\] INFO: +Application shutdown complete\."),
     ("finished", r"\] INFO: +Finished server process \[\d+\]"),
-    ("usage", r"^launch_server\.py: error: "),
+    ("usage", r"^[\w. ]+: error: "),
     ("traceback", r"^Traceback \(most recent call last\):"),
 )
 _ENDS = [(name, re.compile(text)) for name, text in ENDS]

@@ -36,6 +36,11 @@ def turned_off(facts: Facts) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
+def without_graphs(facts: Facts) -> bool:
+    """Whether nothing is captured for decoding: it is turned off, or the engine is one for the CPU."""
+    return facts.on_cpu or turned_off(facts) is not None
+
+
 def largest_needed(facts: Facts) -> tuple[int, str] | None:
     """The largest batch a rank decodes, and what it comes from; None where nobody limits it."""
     if facts.cap is not None:
@@ -63,7 +68,7 @@ def largest_needed(facts: Facts) -> tuple[int, str] | None:
 )
 def graphs_off(facts: Facts) -> Iterator[Hit]:
     found = turned_off(facts)
-    if found:
+    if found and not facts.on_cpu:
         yield Hit(f"{found[0]}: every decoding step is launched kernel by kernel", found[1])
 
 
@@ -79,7 +84,7 @@ def graphs_off(facts: Facts) -> Iterator[Hit]:
     references=["0.5.12.post1:srt/server_args.py", "PR 21005", "issue 4233"],
 )
 def graphs_above_cap(facts: Facts) -> Iterator[Hit]:
-    if turned_off(facts) or facts.cap is None:
+    if without_graphs(facts) or facts.cap is None:
         return
     asked = facts.profile.cuda_graph.max_batch_size
     largest = asked or facts.running or (512 if facts.tp >= 4 else 256)
@@ -104,7 +109,7 @@ def graphs_above_cap(facts: Facts) -> Iterator[Hit]:
 )
 def graphs_below_cap(facts: Facts) -> Iterator[Hit]:
     asked, need = facts.profile.cuda_graph.max_batch_size, largest_needed(facts)
-    if not turned_off(facts) and asked and need and asked < need[0]:
+    if not without_graphs(facts) and asked and need and asked < need[0]:
         yield Hit(
             f"found {asked}, but a batch can have {need[0]} requests ({need[1]}): "
             f"from {asked + 1} on they decode without a graph",
@@ -122,7 +127,7 @@ def graphs_below_cap(facts: Facts) -> Iterator[Hit]:
     references=["0.5.12.post1:srt/model_executor/cuda_graph_runner.py"],
 )
 def graph_padding_off(facts: Facts) -> Iterator[Hit]:
-    if facts.on("--disable-cuda-graph-padding") and not turned_off(facts):
+    if facts.on("--disable-cuda-graph-padding") and not without_graphs(facts):
         most = (largest_needed(facts) or (256, ""))[0]
         largest = min(facts.profile.cuda_graph.max_batch_size or most, most)
         missed = largest - len(capture_sizes(largest))

@@ -49,7 +49,7 @@ def test_a_candidate_that_is_killed(tp1_site: SglangSite, name: str, moment: str
     serves_as_before(site)
 
 
-@pytest.mark.parametrize("name", ["parent", "scheduler"])
+@pytest.mark.parametrize("name", ["parent", "scheduler", "detokenizer"])
 def test_a_live_server_that_is_killed_comes_back_by_itself(tp1_site: SglangSite, name: str) -> None:
     site = tp1_site
     before = site.invocation()

@@ -84,11 +84,14 @@ class Loose:
 
     def signal(self, name: str, title: str = "") -> None:
         """To the main process, or to the child of that title."""
-        pid = self.pid
-        if title:
-            self.site.until(lambda: bool(self.child(title)))
-            pid = self.child(title)
-        self.site.host.run(["kill", f"-{name}", pid])
+        pids = [] if title else [self.pid]
+
+        def found() -> bool:
+            pids.extend(filter(None, [self.child(title)]))
+            return bool(pids)
+
+        self.site.until(lambda: bool(pids) or found(), PATIENCE)
+        self.site.host.run(["kill", f"-{name}", pids[0]])
 
     def alive(self) -> bool:
         """Whether its main process is still there."""
@@ -178,7 +181,7 @@ def collect_ends(site: SglangSite) -> dict[str, Any]:
         killed.signal("KILL", f"sglang::{title}")
         found[f"{title} killed"] = killed.ended()
     early = Loose(site, "early")
-    early.signal("KILL", "sglang::scheduler")
+    early.signal("KILL", "spawn_main")  # the first, which is the scheduler, while it imports
     found["scheduler killed while it starts"] = early.ended()
     found["port taken"] = taken_end(site)
     return found

@@ -416,6 +416,15 @@ def test_what_works_is_no_error(rule: str, given: dict[str, Any]) -> None:
     assert all(found.severity is not Severity.ERROR for found in RULES[rule].findings(facts(**given)))
 
 
+@pytest.mark.parametrize("rule", ["graphs-off", "graphs-above-cap", "graphs-below-cap", "graph-padding-off"])
+def test_an_engine_on_the_cpu_has_no_graphs_to_speak_of(rule: str) -> None:
+    given = CASES[rule][0]
+    flags = {**given.get("service", {}).get("extra_args", {}), "device": "cpu"}
+    assert only_severities(rule, **given)
+    assert only_severities(rule, **{**given, "service": {"extra_args": flags}}) == []
+    assert only_severities(rule, **given, host={"gpus": 0}) == []
+
+
 @pytest.mark.parametrize("algorithm", ["EAGLE", "NEXTN", "DSPARK"])
 def test_a_pipeline_that_only_prefills_may_speculate(algorithm: str) -> None:
     flags = extra(speculative_algorithm=algorithm, disaggregation_mode="prefill")

@@ -203,10 +203,13 @@ class Server:
             fault = self.faults.get("crash-while-serving")
             if fault and engine.generations >= int(fault.options.get("at", 1)):
                 self.crash_serving(fault)
-            await self.look_at_children()
+            self.look_at_children()
 
-    async def look_at_children(self) -> None:
-        """One that has ended takes the server down, also one that got its own SIGTERM while the server drains."""
+    def look_at_children(self) -> None:
+        """One that has ended takes the server down, also one that got its own SIGTERM while the server drains.
+
+        Meanwhile nobody is answered: it all happens in a signal handler.
+        """
         dead = processes.exited(self.children)
         if dead is None:
             return
@@ -214,12 +217,24 @@ class Server:
         name = "detokenizer" if pid == self.children[-1] else f"scheduler_{self.children.index(pid)}"
         log(f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup...")
         log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
-        await asyncio.sleep(min(5.0, 5.0 * self.settings.scale))
         if self.plan.modern:
+            log("Sleeping 5 seconds before crash diagnostics to let GPU activity settle.")
+        time.sleep(5.0 * min(1.0, self.settings.scale))
+        if self.plan.modern:
+            self.diagnose_crash()
             log(tree_killed(os.getpid(), itself=True))
         processes.kill_all(self.children)
         self.gpu_state.remove()
         kill_self()
+
+    def diagnose_crash(self) -> None:
+        """Wait for what schedulers that are still alive would write of themselves, which takes a minute."""
+        schedulers = [child for child in self.children[:-1] if processes.alive(child)]
+        if not schedulers:
+            log("No live scheduler processes found; skipping py-spy and CUDA coredump.")
+            return
+        log("Waiting 60.0 seconds for CUDA coredumps before exiting.")
+        time.sleep(60.0 * min(1.0, self.settings.scale))
 
     def crash_serving(self, fault: Fault) -> NoReturn:
         """The scheduler hits an exception while it serves."""
@@ -239,7 +254,7 @@ class Server:
         log("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
         poll = max(0.1, min(5.0, 5.0 * self.settings.scale))
         await asyncio.sleep(min(0.3, poll))
-        await self.look_at_children()
+        self.look_at_children()
         while True:
             open_requests = engine.open_requests
             log(
@@ -277,7 +292,11 @@ class Server:
         log(f"INFO:     Finished server process [{os.getpid()}]")
         if over:
             log(over)
-        return 0 if number == signal.SIGTERM else 130
+        if number == signal.SIGINT:
+            write(main_traceback("KeyboardInterrupt", ""))
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        return 0
 
 
 def _settle(stop: asyncio.Future[int], number: int) -> None:

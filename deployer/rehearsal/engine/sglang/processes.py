@@ -81,6 +81,14 @@ def exited(pids: list[int]) -> tuple[int, int] | None:
     return None
 
 
+def alive(pid: int) -> bool:
+    """Whether a child has not ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    except ChildProcessError:
+        return False
+
+
 def kill_all(pids: list[int]) -> None:
     """SIGKILL the children and reap them."""
     for pid in pids:
