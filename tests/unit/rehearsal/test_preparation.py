@@ -149,7 +149,8 @@ def test_nothing_of_a_removed_folder_is_left_and_who_waits_makes_it_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "engine"
-    real, removed = fcntl.flock, []
+    real = fcntl.flock
+    removed: list[bool] = []
 
     def late(handle: int, how: int) -> None:
         real(handle, how)
