@@ -113,6 +113,10 @@ def environment() -> Environment:
 # Steps
 
 
+#: How many steps come before all packages are there, as they are to be.
+_INSTALLED = 6
+
+
 def steps(where: Environment, interpreter: str) -> list[Step]:
     """The preparation, from an empty folder to an environment that was seen to work."""
     python = str(where.python)
@@ -132,7 +136,7 @@ def steps(where: Environment, interpreter: str) -> list[Step]:
             f"making a Python environment with {interpreter}",
             "venv",
             commands=((interpreter, "-m", "venv", "--clear", str(where.venv)),),
-            size=20_000_000,
+            size=25_000_000,
         ),
         Step(
             "torch",
@@ -150,7 +154,7 @@ def steps(where: Environment, interpreter: str) -> list[Step]:
             f"{VERSION} {TORCHVISION}",
             before=tidy,
             commands=pip("--no-deps", f"torchvision=={TORCHVISION}", f"sglang=={VERSION}"),
-            size=100_000_000,
+            size=250_000_000,
         ),
         Step(
             "requirements",
@@ -159,7 +163,7 @@ def steps(where: Environment, interpreter: str) -> list[Step]:
             before=tidy,
             files={wanted: requirements, pinned: f"torch=={TORCH}\n"},
             commands=pip("-c", str(pinned), "-r", str(wanted)),
-            size=1_200_000_000,
+            size=1_750_000_000,
         ),
         Step("torchvision", "fitting torchvision to torch", _PATCH, commands=((python, "-c", _PATCH),)),
         Step("plugin", "installing the CPU plug-in", plugin, commands=((python, "-c", plugin),)),
@@ -268,7 +272,7 @@ def require_disk(
     What a step that was broken off has left there already is not needed again.
     """
     wanted = [step.size for step in left]
-    needed = sum(wanted) + max(wanted, default=0) + (100 << 20)
+    needed = sum(wanted) + max(wanted, default=0) // 3 + (100 << 20)  # packed, they take a third
     place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
     names = {step.name for step in left}
     begun = folder_size(folder) - sum(step.size for step in plan if step.name not in names)
@@ -309,7 +313,7 @@ def ensure(say: Say) -> Environment:
     require_processor()
     where = environment()
     plan = steps(where, "")
-    if not pending(where.folder, plan):
+    if all(is_done(where.folder, step) for step in plan[:_INSTALLED]):
         _look_after(where, plan, say)
     if pending(where.folder, plan):
         say(f"preparing SGLang {VERSION} for practice hosts, once: {where.folder}")

@@ -106,6 +106,14 @@ def test_a_damaged_package_is_installed_again(
     assert said[0] == f"of the prepared SGLang these packages are damaged: {name}"
 
 
+def test_damage_is_found_beside_other_work(monkeypatch: pytest.MonkeyPatch, prepared: Environment) -> None:
+    plan = steps(prepared, "")
+    assert [step.name for step in plan[: sglang_env._INSTALLED]][-1] == "plugin"
+    marker(prepared.folder, plan[-2]).unlink()
+    (prepared.venv / "lib/python3.11/site-packages/torch/__init__.py").unlink()
+    assert left(monkeypatch, prepared)[0] == ["torch", "checkpoint"]
+
+
 def test_a_lost_python_means_to_begin_again(monkeypatch: pytest.MonkeyPatch, prepared: Environment) -> None:
     monkeypatch.setattr(sglang_env, "_probe", lambda file: ("cannot be run", None))
     monkeypatch.setattr(
