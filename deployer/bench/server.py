@@ -6,7 +6,6 @@ Travels to the host with ``load.py``: Python 3.9, standard library only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 Json = dict[str, Any]
@@ -14,6 +13,8 @@ Json = dict[str, Any]
 _GPU_SPREADS = ("utilization", "power_w", "sm_clock_mhz")
 #: Rows of `over_time` at most: a run of hours is kept in longer steps.
 MOST_ROWS = 400
+#: Decode lines from which slots are told: a line is of one micro-batch, and those are not all of one size.
+FEWEST_LINES = 3
 
 
 def spread(values: Iterable[float | None]) -> Json | None:
@@ -98,7 +99,8 @@ def with_log(
     """The same with what the log's batch lines say: sizes of decode batches, queue lengths, graph or not.
 
     ``slots`` is how many micro-batches the server turns over (1 without pipeline parallelism). How many of
-    them were at work follows from Little's law: what is not queued is in flight, in batches of that size.
+    them were at work (``seen``) follows from the lines, each of one micro-batch and of all in turn: what is not queued
+    is in flight, in batches of their mean size. None where there are too few lines.
     """
     if not batches:
         return found
@@ -106,9 +108,9 @@ def with_log(
     waiting = spread(queued) or base["queued"] or {"mean": 0.0, "min": 0, "max": 0}
     size = spread(batches) or {"mean": 1.0}
     flying = max(concurrency - waiting["mean"], 1.0)
-    seen = min(
-        max(round(flying / max(median(batches), 1.0)), 1), slots
-    )  # the median: ramp and tail are small
+    seen = None
+    if len(batches) >= FEWEST_LINES or slots == 1:
+        seen = min(max(round(flying / max(size["mean"], 1.0)), 1), slots)
     result = {
         **base,
         "queued": waiting,
@@ -127,7 +129,7 @@ def sentence(found: Json, concurrency: int) -> str:
     slots, queued, running = found.get("slots"), found.get("queued"), found.get("running")
     if slots:
         flying = max(concurrency - (queued or {"mean": 0})["mean"], 0)
-        within = f" in {slots['seen']} of {slots['of']} slots" if slots["of"] > 1 else ""
+        within = f" in {slots['seen']} of {slots['of']} slots" if slots["of"] > 1 and slots["seen"] else ""
         parts.append(f"{flying:.0f} in flight{within}")
     elif running:
         parts.append(f"{running['mean']:.0f} in flight")

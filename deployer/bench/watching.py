@@ -39,6 +39,14 @@ def read_log(host: Host, service: str, since: float) -> list[tuple[float, str]]:
     return found
 
 
+def _window(one: Json, began: float) -> tuple[float, float]:
+    """When a pass had all its streams busy, else all of it: while they begin and end batches are smaller."""
+    start = began + one["started_s"]
+    if one.get("steady_s") is None:
+        return start, start + (one["wall_s"] or 0.0)
+    return start + (one.get("ramp_s") or 0.0), start + (one.get("ramp_s") or 0.0) + one["steady_s"]
+
+
 def with_batches(bench: Json, lines: Lines, *, slots: int, began: float) -> Json:
     """The document with the log's part in each level's ``server``.
 
@@ -46,10 +54,7 @@ def with_batches(bench: Json, lines: Lines, *, slots: int, began: float) -> Json
     """
     levels = []
     for level in bench.get("levels") or []:
-        windows = [
-            (began + one["started_s"], began + one["started_s"] + (one["wall_s"] or 0.0))
-            for one in level.get("passes") or ()
-        ]
+        windows = [_window(one, began) for one in level.get("passes") or ()]
         inside = [line for line in lines if any(begin <= line[0] <= end for begin, end in windows)]
         batches = read_batches(inside, _INTERVAL)
         found = with_log(

@@ -129,10 +129,18 @@ def test_only_what_was_seen_within_the_passes_counts() -> None:
 
 def test_the_log_tells_slots_and_graphs() -> None:
     base = summary(SAMPLES, [(1.0, 2.0)], 32)
-    found = with_log(base, 32, batches=[8, 8], queued=[24, 24], graphs=[True, True], slots=16)
+    found = with_log(base, 32, batches=[8] * 3, queued=[24] * 3, graphs=[True] * 3, slots=16)
     assert found is not None
     assert found["slots"] == {"seen": 1, "of": 16, "batch": {"mean": 8, "min": 8, "max": 8}}
     assert found["sentence"].startswith("C=32: 8 in flight in 1 of 16 slots, 24 queued, GPUs")
+    few = with_log(base, 8, batches=[1], queued=[0], graphs=[True], slots=16)
+    assert few is not None
+    assert few["sentence"].startswith("C=8: 8 in flight, none queued"), (
+        "a line tells of one micro-batch, perhaps the odd one"
+    )
+    uneven = with_log(base, 8, batches=[7, 1] * 2, queued=[0] * 4, graphs=[True] * 4, slots=16)
+    assert uneven is not None
+    assert uneven["slots"]["seen"] == 2
     assert with_log(base, 32, batches=[], queued=[], graphs=[], slots=16) == base
     spread = with_log(None, 32, batches=[2] * 4, queued=[0] * 4, graphs=[True, False] * 2, slots=16)
     assert spread is not None
@@ -155,7 +163,8 @@ def test_whatever_the_log_says_gives_slots_that_can_be(
 ) -> None:
     found = with_log(None, concurrency, batches=batches, queued=queued, graphs=graphs, slots=slots)
     assert found is not None
-    assert 1 <= found["slots"]["seen"] <= slots
+    assert 1 <= (found["slots"]["seen"] or 1) <= slots
+    assert found["slots"]["seen"] or len(batches) < 3
     assert found["sentence"].startswith(f"C={concurrency}: ")
 
 
@@ -175,8 +184,17 @@ def test_log_lines_belong_to_the_passes_in_which_they_came() -> None:
         "server": None,
         "passes": [{"started_s": 10.0, "wall_s": 5.0}, {"started_s": 30.0, "wall_s": None}],
     }
-    lines = [line(1009.0, 1, 0), line(1011.0, 8, 24), line(1014.0, 6, 24), line(1016.0, 1, 0)]
+    lines = [
+        line(1009.0, 1, 0),
+        line(1011.0, 8, 24),
+        line(1013.0, 7, 24),
+        line(1014.0, 6, 24),
+        line(1016.0, 1, 0),
+    ]
     found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
     assert found["slots"]["batch"] == {"mean": 7, "min": 6, "max": 8}
     assert found["graph_share"] == pytest.approx(1.0)
     assert found["sentence"] == "C=32: 8 in flight in 1 of 16 slots, 24 queued"
+    level["passes"] = [{"started_s": 9.0, "wall_s": 7.0, "ramp_s": 1.5, "steady_s": 2.0}]
+    found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
+    assert found["slots"]["batch"] == {"mean": 8, "min": 8, "max": 8}, "only while every stream was busy"
