@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,12 +40,30 @@ def read_log(host: Host, service: str, since: float) -> list[tuple[float, str]]:
     return found
 
 
-def _window(one: Json, began: float) -> tuple[float, float]:
-    """When a pass had all its streams busy, else all of it: while they begin and end batches are smaller."""
+def _window(one: Json, level: Json, began: float) -> tuple[float, float]:
+    """When a pass had all its streams busy, on the log's clock: while they begin and end there is less to be seen.
+
+    That is its steady time. Without one (a server that queues has answered some streams before it turns to the last)
+    the time in which each stream had a request under way; all of the pass where that is not known either.
+    """
     start = began + one["started_s"]
-    if one.get("steady_s") is None:
+    if one.get("steady_s") is not None:
+        opens = start + (one.get("ramp_s") or 0.0)
+        return opens, opens + one["steady_s"]
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for sample in level.get("samples") or ():
+        if sample.get("pass") != one.get("repeat"):
+            continue
+        if sample["start_s"] is None or sample["seconds"] is None:
+            return start, start + (one["wall_s"] or 0.0)
+        stream = sample["index"] % level["concurrency"]
+        first[stream] = min(first.get(stream, math.inf), sample["start_s"])
+        last[stream] = max(last.get(stream, 0.0), sample["start_s"] + sample["seconds"])
+    opens, closes = max(first.values(), default=0.0), min(last.values(), default=0.0)
+    if len(first) < level["concurrency"] or closes <= opens:
         return start, start + (one["wall_s"] or 0.0)
-    return start + (one.get("ramp_s") or 0.0), start + (one.get("ramp_s") or 0.0) + one["steady_s"]
+    return start + opens, start + closes
 
 
 def with_batches(bench: Json, lines: Lines, *, slots: int, began: float) -> Json:
@@ -54,7 +73,7 @@ def with_batches(bench: Json, lines: Lines, *, slots: int, began: float) -> Json
     """
     levels = []
     for level in bench.get("levels") or []:
-        windows = [_window(one, began) for one in level.get("passes") or ()]
+        windows = [_window(one, level, began) for one in level.get("passes") or ()]
         inside = [line for line in lines if any(begin <= line[0] <= end for begin, end in windows)]
         batches = read_batches(inside, _INTERVAL)
         found = with_log(

@@ -198,3 +198,33 @@ def test_log_lines_belong_to_the_passes_in_which_they_came() -> None:
     level["passes"] = [{"started_s": 9.0, "wall_s": 7.0, "ramp_s": 1.5, "steady_s": 2.0}]
     found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
     assert found["slots"]["batch"] == {"mean": 8, "min": 8, "max": 8}, "only while every stream was busy"
+
+
+def test_a_server_that_queues_is_looked_at_while_all_requests_are_there() -> None:
+    """32 requests, 8 at a time, 4 s each: after the first 4 s fewer than 32 are with the server, so fewer wait."""
+    samples = [
+        {"pass": 0, "index": n, "start_s": 0.1 if n < 31 else 0.5, "seconds": 4.0 * (n // 8 + 1)}
+        for n in range(32)
+    ]
+    level: dict[str, Any] = {
+        "concurrency": 32,
+        "server": None,
+        "samples": samples,
+        "passes": [{"repeat": 0, "started_s": 10.0, "wall_s": 16.1, "steady_s": None, "ramp_s": None}],
+    }
+    queue = [
+        (0.3, 1),
+        *((at, 24 - 8 * int(at // 4)) for at in (1.0, 2.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0)),
+    ]
+    lines = [
+        (
+            1010.0 + at,
+            f"[x PP0] Decode batch, #running-req: 8, #token: 9, cuda graph: True, #queue-req: {queued}",
+        )
+        for at, queued in queue
+    ]
+    found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
+    assert found["sentence"] == "C=32: 8 in flight in 1 of 16 slots, 24 queued"
+    level["samples"] = [{**sample, "seconds": None} for sample in samples]
+    found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
+    assert found["queued"]["min"] == 0, "without the requests' times all of the pass"
