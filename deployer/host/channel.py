@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import queue
@@ -17,6 +18,7 @@ from deployer.host import agent
 from deployer.host.protocol import Json
 
 READY = b"READY\n"
+FULL = "free some space on the host's disk (`df -h /var/lib/deployer`), then run the command again"
 EXIT_NOT_ROOT = 13
 MINIMUM_PYTHON = "3.8"
 
@@ -252,7 +254,9 @@ def result_of(message: Json) -> Json:
     """The answer in a final message. AgentError when it is an error."""
     if "error" in message:
         error = message["error"]
-        raise AgentError(error["code"], error["message"], detail=error.get("detail") or {})
+        detail = error.get("detail") or {}
+        remedy = FULL if detail.get("errno") in (errno.ENOSPC, errno.EDQUOT) else None
+        raise AgentError(error["code"], error["message"], detail=detail, remedy=remedy)
     answer: Json = message["ok"]
     return answer
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.errors import AgentError, ChannelLost, HostError, LeaseHeld, LeaseLost, WorldMoved
-from deployer.host.channel import ChannelHost, Tail, begin_agent
+from deployer.host.channel import ChannelHost, Tail, begin_agent, result_of
 from deployer.host.client import HostClient, translated
 from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.host.hostkeys import pinned_fingerprint
@@ -199,3 +199,17 @@ def test_the_fake_runs_what_it_is_given() -> None:
     with pytest.raises(StopIteration):
         stream.next()
     assert stream.result["status"] == 3
+
+
+def test_a_full_disk_of_the_host_is_called_one() -> None:
+    full = {
+        "code": "os-error",
+        "message": "stage: [Errno 28] No space left on device",
+        "detail": {"errno": 28},
+    }
+    with pytest.raises(AgentError) as caught:
+        result_of({"error": full})
+    assert "free some space on the host's disk" in (caught.value.remedy or "")
+    with pytest.raises(AgentError) as caught:
+        result_of({"error": {**full, "detail": {"errno": 13}}})
+    assert "check the connection" in (caught.value.remedy or "")
