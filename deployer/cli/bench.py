@@ -35,7 +35,7 @@ def _count(least: int, most: int) -> click.IntRange:
     return click.IntRange(least, most)
 
 
-FILE = click.Path(dir_okay=False, path_type=Path)
+FILE = click.Path(path_type=Path)
 
 
 @click.command()
@@ -50,7 +50,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--budget", type=Seconds(1, 86_400), help="Seconds for all of it.")
 @click.option("--place", type=click.Choice(["auto", "host", "operator"]), help="Where the load comes from.")
 @click.option("--against", metavar="WHAT", help="Also compare with this, as `compare` names it.")
-@click.option("--export", type=FILE, help="Write a JSON line for each request to this file.")
+@click.option("--export", type=FILE, help="Write a JSON line for each request to this file (- : stdout).")
 @click.option(
     "--export-bench-serving",
     type=FILE,
@@ -82,6 +82,7 @@ def bench(
     """
     asked = {name: value for name, value in wishes.items() if value is not None}
     check_exports(export, export_bench_serving)
+    app.give_stdout(export, export_bench_serving)
     with app.session(REASON) as session:
         document, view, trouble = _measured(app, session, asked, against, profile)
     exported, unwritten = write_exports(document, export, export_bench_serving)

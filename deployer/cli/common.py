@@ -28,6 +28,7 @@ from deployer.errors import ConfigError, DeployerError, Interrupted, UsageError
 from deployer.host.connect import connect
 from deployer.host.protocol import Host
 from deployer.report.terminal import TerminalReporter
+from deployer.report.writing import STDOUT
 from deployer.resources import shipped
 from deployer.units.render import template_folders
 
@@ -40,6 +41,8 @@ class App:
     """One run of the program: its options, and where its output goes."""
 
     flags: dict[str, Any] = field(default_factory=dict)
+    #: Stdout belongs to a file that is named ``-``.
+    stdout_taken: bool = False
     _settings: Settings | None = None
     _inventory: Inventory | None = None
 
@@ -60,8 +63,8 @@ class App:
 
     @property
     def console(self) -> Console:
-        """Where words go: stdout, or stderr where stdout belongs to a JSON document."""
-        return self._console(stderr=self.as_json)
+        """Where words go: stdout, or stderr where stdout belongs to a document."""
+        return self._console(stderr=self.as_json or self.stdout_taken)
 
     @property
     def errors(self) -> Console:
@@ -123,6 +126,15 @@ class App:
         return Session(
             service, host, self.connect, command=command, templates=templates, learned=self.flags_folder()
         )
+
+    def give_stdout(self, *paths: Path | None) -> None:
+        """Where one of the files is ``-``, words go to stderr. UsageError: stdout is to hold a JSON document, too."""
+        self.stdout_taken = STDOUT in paths
+        if self.stdout_taken and self.as_json:
+            raise UsageError(
+                "stdout cannot hold a JSON document and a file named -",
+                remedy="name a file, or leave out --json",
+            )
 
     def reporter(self) -> Reporter:
         if self.as_json and not sys.stderr.isatty():

@@ -13,13 +13,14 @@ from deployer.errors import UsageError
 from deployer.report.comparison_view import comparison_document, comparison_view
 from deployer.report.interactive import library
 from deployer.report.page import comparison_page
+from deployer.report.writing import STDOUT, check_writable, replace
 
 
 @click.command()
 @click.argument("what", nargs=-1, metavar="WHAT WHAT...")
 @click.option("--anyway", is_flag=True, help="Also what is not comparable: another model, workload or place.")
 @click.option(
-    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write it as one page to this file, too."
+    "--html", type=click.Path(path_type=Path), help="Write it as one page to this file (- : stdout), too."
 )
 @click.option(
     "--interactive", is_flag=True, help="With --html: plots to zoom into, by plotly (an extra; 5 MB more)."
@@ -48,16 +49,18 @@ def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None, in
         raise UsageError("compare takes at least two benchmarks", remedy="for example: deployer compare 1 2")
     if interactive and html is None:
         raise UsageError("--interactive is of the page", remedy="add --html FILE, or leave out --interactive")
+    if html is not None:
+        check_writable(html)
+        app.give_stdout(html)
     plotly = library() if interactive else ""
     with ExitStack() as stack:
         found = compare_words(
             what, lambda: Shelf.of(stack.enter_context(app.session("compare"))), anyway=anyway
         )
     if html is not None:
-        try:
-            html.write_text(comparison_page(found, library=plotly), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{html} cannot be written: {error.strerror}") from error
-        app.errors.print(f"written: {html} ({html.stat().st_size / 1000:.0f} kB)", highlight=False)
+        page = comparison_page(found, library=plotly)
+        replace(html, page)
+        size = len(page.encode("utf-8")) / 1000
+        app.errors.print(f"written: {'stdout' if html == STDOUT else html} ({size:.0f} kB)", highlight=False)
     app.show(comparison_document(found), comparison_view(found))
     return 0

@@ -61,7 +61,20 @@ for command in (check, *change.COMMANDS, *look.COMMANDS, bench, compare, diagnos
 
 
 def run(argv: list[str]) -> int:
-    """Run the program and return its exit code. Every error becomes one paragraph and a code."""
+    """Run the program and return its exit code. Output that a full disk did not take is an error, too."""
+    status = _run(argv)
+    if Unbreakable.lost is None:
+        return status
+    told = UsageError(
+        f"the output could not be written: {Unbreakable.lost}",
+        remedy="what the command did stands; make room, and ask again with `deployer status` or `deployer history`",
+    )
+    print_error(App(), told)  # in words, whatever was asked for: a document is what could not be written
+    return status or (0 if {"apply", "rollback", "resume", "converge"} & set(argv) else told.exit_code)
+
+
+def _run(argv: list[str]) -> int:
+    """Every error becomes one paragraph and a code."""
     asked = "--json" in argv or os.environ.get("DEPLOYER_JSON", "").lower() in ("1", "true", "yes", "on")
     app = App(flags={"json": True} if asked else {})
     install_signals()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from rich.console import Console
 
@@ -14,8 +15,17 @@ from rich.console import Console
 PIPE_WIDTH = 150
 
 
+#: Nobody reads any more: a pipe's other end, a terminal or a connection is gone. That is no error.
+_GONE = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.EBADF, errno.ENXIO)
+
+
 class Unbreakable:
-    """A text stream whose reader may go away in the middle of a change."""
+    """A text stream whose reader may go away in the middle of a change.
+
+    ``lost`` says why output did not get where somebody wanted it (a full disk); None where none was lost.
+    """
+
+    lost: ClassVar[str | None] = None
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -29,8 +39,8 @@ class Unbreakable:
             except UnicodeEncodeError:
                 encoding = self._stream.encoding or "ascii"
                 return self.write(text.encode(encoding, "replace").decode(encoding))
-            except (OSError, ValueError):
-                self._give_up()
+            except (OSError, ValueError) as error:
+                self._give_up(error)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -41,8 +51,8 @@ class Unbreakable:
         if not self.broken:
             try:
                 self._stream.flush()
-            except (OSError, ValueError):
-                self._give_up()
+            except (OSError, ValueError) as error:
+                self._give_up(error)
 
     def isatty(self) -> bool:
         return not self.broken and self._stream.isatty()
@@ -54,8 +64,10 @@ class Unbreakable:
     def encoding(self) -> str:
         return self._stream.encoding or "utf-8"
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: OSError | ValueError) -> None:
         self.broken = True
+        if isinstance(error, OSError) and error.errno is not None and error.errno not in _GONE:
+            Unbreakable.lost = error.strerror or str(error)
         try:  # what is still buffered would make the interpreter complain at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
         except (OSError, ValueError):

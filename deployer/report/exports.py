@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from deployer.bench.export import bench_serving_lines, request_lines
 from deployer.errors import UsageError
+from deployer.report.writing import append, check_writable, replace
 
 Json = dict[str, Any]
 
@@ -18,11 +18,7 @@ def check_exports(requests: Path | None, serving: Path | None) -> None:
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError(f"{paths[0]} cannot hold both exports", remedy="name two files")
     for path in paths:
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {folder}")
-        if not os.access(path if path.exists() else folder, os.W_OK):
-            raise UsageError(f"{path} cannot be written: no permission, or a file system that is read-only")
+        check_writable(path)
 
 
 def write_exports(
@@ -33,14 +29,13 @@ def write_exports(
     The files written, and what is to be said of the others.
     """
     written, errors = [], []
-    for path, lines, mode in ((requests, request_lines, "w"), (serving, bench_serving_lines, "a")):
+    for path, lines, write in ((requests, request_lines, replace), (serving, bench_serving_lines, append)):
         if path is None:
             continue
         try:
-            with path.open(mode, encoding="utf-8") as file:
-                file.write(lines(document["bench"], document["name"]))
-        except OSError as error:
-            errors.append(UsageError(f"{path} cannot be written: {error.strerror}"))
+            write(path, lines(document["bench"], document["name"]))
+        except UsageError as error:
+            errors.append(error)
         else:
             written.append(path)
     return written, errors

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
+from deployer.cli.main import run
 from deployer.cli.output import Unbreakable
 
 
@@ -45,3 +48,20 @@ def test_a_closed_stream_is_not_an_error() -> None:
     stream.write("x")
     stream.flush()
     assert stream.broken
+
+
+@pytest.mark.parametrize("words", [["profiles"], ["profiles", "--json"]])
+def test_output_that_a_full_disk_does_not_take_is_an_error(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Unbreakable, "lost", None)
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(words) == 2
+    assert "the output could not be written: No space left on device" in capsys.readouterr().err
+
+
+def test_a_reader_that_left_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Unbreakable, "lost", None)
+    monkeypatch.setattr(sys, "stdout", Broken())
+    assert run(["profiles", "--json"]) == 0
