@@ -14,6 +14,7 @@ from deployer.deploy.compare import Shelf
 from deployer.deploy.figures import summary
 from deployer.deploy.following import describe_bench_event
 from deployer.deploy.model import Json, Step
+from deployer.deploy.plan import served_model_name
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.errors import DeployerError, GateInconclusive, HostError, Interrupted, NothingServing, Refused
@@ -73,6 +74,8 @@ def measure(
         )
     reporter.step(Step.BENCH)
     address, port = session.endpoint(state, release)
+    served = served_model_name(manifest.get("argv") or ()) or service.served_model_name
+    runs = {"bind": address, "port": port, "served_model_name": served}  # the inventory may have changed since
     settings = {
         **((manifest.get("resolved") or {}).get("bench") or service.bench.model_dump()),
         "requests_at_least": 0,  # that is for a server that has just been started
@@ -81,7 +84,7 @@ def measure(
     try:
         bench = run_benchmark(
             session.client.host,
-            service.model_copy(update={"api_key": None, "bind": address, "port": port}),
+            service.model_copy(update={**runs, "api_key": None}),
             settings,
             on_event=lambda event: reporter.progress(describe_bench_event(event)),
             api_key=session.api_key(release),

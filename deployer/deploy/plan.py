@@ -294,3 +294,9 @@ def endpoint(argv: Sequence[str], default: tuple[str, int]) -> tuple[str, int]:
     flags = _by_flag(argv)
     port = flags.get("--port", "")
     return flags.get("--host") or default[0], int(port) if port.isdigit() else default[1]
+
+
+def served_model_name(argv: Sequence[str]) -> str | None:
+    """The name under which a server's own arguments serve its model, else its path; None where they have neither."""
+    flags = _by_flag(argv)
+    return flags.get("--served-model-name") or flags.get("--model-path")

@@ -73,7 +73,11 @@ def test_it_asks_for_what_the_release_was_measured_with_and_for_what_is_wished(l
 
     live_world.run = ran
     with session(live_world) as opened:
+        renamed = opened.service.model_copy(update={"served_model_name": "renamed", "port": 31999})
+        opened.service, started_with = renamed, opened.service
         measure(opened, {"output_tokens": 32, "repeats": 3}, Silent(), Shelf.of(opened))
+    assert asked[0]["base_url"].endswith(f":{started_with.port}")
+    assert asked[0]["model"] == (started_with.served_model_name or started_with.model)
     assert (asked[0]["levels"], asked[0]["output_tokens"], asked[0]["repeats"]) == ([2], 32, 3)
     assert asked[0]["requests_at_least"] == 0, "that is for a candidate, not for what has long been serving"
 

@@ -19,6 +19,7 @@ from deployer.deploy.plan import (
     lost_live,
     make_plan,
     rollback_target,
+    served_model_name,
     unit_diff,
     unit_only_changes,
 )
@@ -243,3 +244,9 @@ def test_a_server_listens_where_its_arguments_say() -> None:
     )
     assert endpoint(["p"], ("127.0.0.1", 30000)) == ("127.0.0.1", 30000)
     assert endpoint(["p", "--port", "many"], ("127.0.0.1", 30000)) == ("127.0.0.1", 30000)
+
+
+def test_a_model_has_the_name_that_its_server_gave_it() -> None:
+    assert served_model_name(["p", "--model-path", "/m/k", "--served-model-name", "kimi"]) == "kimi"
+    assert served_model_name(["p", "--model-path", "/m/k"]) == "/m/k"
+    assert served_model_name([]) is None
