@@ -75,7 +75,11 @@ def measure(
     reporter.step(Step.BENCH)
     address, port = session.endpoint(state, release)
     served = served_model_name(manifest.get("argv") or ()) or service.served_model_name
-    runs = {"bind": address, "port": port, "served_model_name": served}  # the inventory may have changed since
+    runs = {
+        "bind": address,
+        "port": port,
+        "served_model_name": served,
+    }  # the inventory may have changed since
     settings = {
         **((manifest.get("resolved") or {}).get("bench") or service.bench.model_dump()),
         "requests_at_least": 0,  # that is for a server that has just been started
