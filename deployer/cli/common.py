@@ -119,8 +119,9 @@ class App:
 
         return connect(host, password_prompt=ask if can_ask else None)
 
-    def session(self, command: str) -> Session:
-        service = self.service()
+    def session(self, command: str, service: ServiceConfig | None = None) -> Session:
+        """A session with a service's host; without ``service`` with that of the service that is meant."""
+        service = service or self.service()
         host = self.inventory.host(service.host)
         templates = template_folders(self.settings.templates)
         return Session(

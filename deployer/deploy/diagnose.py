@@ -98,6 +98,13 @@ def of_service(session: Session) -> Diagnosis:
         **told,
     }
     failed = ended and unit.result not in ("", "success")
+    live = state.running.release if state.running else state.live.release if state.live else None
+    number = (live or "").split("-")[0]
+    if unit.restarts and not failed and number.isdecimal():
+        extra["restarted"] = (
+            f"systemd has started it again (restarts: {unit.restarts}): "
+            f"`deployer diagnose --release {int(number)}` tells why its first run ended"
+        )
     return diagnose(lines, facts if failed else None, kernel, running=not ended, extra=extra)
 
 

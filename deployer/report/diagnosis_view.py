@@ -35,6 +35,8 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
     if unit := found.extra.get("unit"):
         said = f"{unit['active']} ({unit['sub']}), result {unit['result'] or 'none'}, {unit['restarts']} restarts"
         table.add_row("unit", Text(said))
+    if restarted := found.extra.get("restarted"):
+        table.add_row("before", Text(str(restarted), style="yellow"))
     if source := found.extra.get("source"):
         table.add_row("read", Text(str(source)))
     if left_out := found.extra.get("left_out"):

@@ -16,6 +16,8 @@ _STOP = re.compile(
     r"SIGTERM received|Gracefully exiting|INFO: +Shutting down|^Stopping \S+.*\.\.\.|^Stopped \S+"
     r"|: Deactivated successfully|Received signal (?:15|2)\b|SIGINT received"
 )
+#: The unit has failed: "Stopped" after it is only a part of its automatic restart.
+_OVER = re.compile(r"Failed with result '|: Scheduled restart job")
 _STOP_EXCEPTION = re.compile(r"(?:asyncio\.\w+\.)?(?:KeyboardInterrupt|CancelledError|SystemExit: 0)\b")
 _UNIT_LINE = re.compile(
     r"Main process exited, code=(\w+), status=(\d+)(?:/(\w+))?|Failed with result '([\w-]+)'"
@@ -45,8 +47,18 @@ def unit_of(lines: Sequence[Line]) -> dict[str, Any]:
 
 def stop_index(evidence: Evidence, traces: Sequence[Trace]) -> int | None:
     """The line with which the server was told to stop."""
+    over = next(
+        (
+            at
+            for at, line in enumerate(evidence.lines)
+            if line.source == "systemd" and _OVER.search(line.text)
+        ),
+        len(evidence.lines),
+    )
     for index in evidence.telling:
         line = evidence.lines[index]
+        if index > over and line.source == "systemd":
+            continue
         if _STOP.search(message_of(line.text)) and (line.source != "engine" or not NOISE.search(line.text)):
             return index
     return next((trace.first for trace in traces if trace.errors and is_stop(trace.errors[0])), None)

@@ -15,7 +15,8 @@ CONSEQUENCE = re.compile(
     r"Received sigquit from a child proces|SIGQUIT received\.|kill_process_tree called|^Killed$|^Terminated$|^已杀死$"
 )
 
-_SYSTEMD_START = re.compile(r"(?:Starting|Started) |\S+\.service: Scheduled restart job")
+_SYSTEMD_START = re.compile(r"(?:Starting|Started) ")
+_UNIT_END = re.compile(r"Main process exited|Failed with result")
 _ARGS = re.compile(r"\bserver_args=(?:ServerArgs\(|\{)")
 _ENDED = re.compile(
     r"Uvicorn running on|SIGTERM received|Shutting down|error: (?:argument|unrecognized|ambiguous)"
@@ -46,6 +47,10 @@ def starts(lines: Sequence[Line]) -> list[list[Line]]:
             spoke = True
             seen_args = seen_args or _begins(text)
             ended = ended or HEAD in text or bool(_ENDED.search(text) or CONSEQUENCE.search(text))
+    if len(found) > 1 and not spoke and not any(_UNIT_END.search(line.text) for line in found[-1]):
+        found[-2:] = [
+            found[-2] + found[-1]
+        ]  # it has only just begun: what there is to tell is of the one before
     return found
 
 

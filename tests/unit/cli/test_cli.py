@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import json
@@ -20,6 +21,7 @@ from deployer.deploy.plan import Plan
 from deployer.report.findings import checked_view
 from deployer.resources import shipped
 from deployer.sglang.asking.answers import Asked
+from deployer.sglang.diagnosis import diagnose
 
 EXAMPLE = str(shipped("inventories") / "example.toml")
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -327,3 +329,35 @@ def test_a_span_of_time_is_a_number_within_bounds(
 ) -> None:
     assert run([*words, value, "-i", EXAMPLE, "--json"]) == 2
     assert "'--" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_diagnose_of_a_host_is_of_each_of_its_services(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = '[services.{0}]\nhost = "{1}"\nmodel = "/m"\nport = {2}\nengine.python = "/v/bin/python"\n'
+    rows = [service.format("one", "a", 1), service.format("two", "a", 2), service.format("other", "b", 1)]
+    inventory = tmp_path / "i.toml"
+    inventory.write_text("[hosts.a]\n[hosts.b]\n[hosts.c]\n" + "".join(rows))
+    monkeypatch.setattr("deployer.cli.common.App.session", lambda *given: contextlib.nullcontext(given[-1]))
+    monkeypatch.setattr(
+        "deployer.deploy.diagnose.of_service", lambda one: diagnose([], extra={"of": one.name})
+    )
+
+    def asked(*words: str) -> tuple[int, Any]:
+        status = run(["-i", str(inventory), "--json", "diagnose", *words])
+        return status, json.loads(capsys.readouterr().out)
+
+    status, document = asked("--host", "a")
+    assert (status, [(name, item["of"]) for name, item in document["services"].items()]) == (
+        0,
+        [("one", "one"), ("two", "two")],
+    )
+    assert asked("--host", "b")[1]["of"] == "other"
+    assert asked("--host", "a", "-s", "two")[1]["of"] == "two"
+    for wrong in (
+        ["--host", "c"],
+        ["--host", "nowhere"],
+        ["--host", "a", "--release", "1"],
+        ["x.log", "--host", "a"],
+    ):
+        assert asked(*wrong)[0] == 2

@@ -65,6 +65,16 @@ def test_a_server_that_runs_is_no_failure() -> None:
     assert "it serves" in render(found)
 
 
+def test_a_run_that_systemd_began_by_itself_says_where_the_reason_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(tuple(until("load", "TP0")))
+    with opened(made) as here:
+        state = here.state()
+        monkeypatch.setattr(here, "state", lambda: replace(state, unit=replace(state.unit, restarts=2)))
+        found = of_service(here)
+    assert "started it again (restarts: 2)" in str(found.extra["restarted"])
+    assert "deployer diagnose --release 1" in render(found)
+
+
 def test_a_server_that_died_is_explained_with_line_numbers() -> None:
     made = world(OOM, fails_after=0.0)
     with opened(made) as here:

@@ -9,7 +9,7 @@ import pytest
 
 from deployer.report.failures_doc import render
 from deployer.sglang.diagnosis import NONE, diagnose
-from deployer.sglang.failures import UNKNOWN, find
+from deployer.sglang.failures import STOPPED, UNKNOWN, find
 from deployer.sglang.launch_file import CONSEQUENCE
 from deployer.sglang.logtext import read, read_lines
 from deployer.sglang.signatures import any_of, found_in, signatures, telling
@@ -597,6 +597,42 @@ def test_systemds_own_lines_part_starts_and_tell_how_they_ended() -> None:
     found = diagnose(list(read_lines(log)))
     assert found.starts == 2
     assert found.as_dict()["signature"] == "unit_exec"
+
+
+UNIT = "sglang-kimi.service - SGLang kimi"
+BEGUN = [f"systemd[1]: Starting {UNIT}...", f"systemd[1]: Started {UNIT}."]
+KILLED = [
+    "systemd[1]: sglang-kimi.service: Main process exited, code=killed, status=9/KILL",
+    "systemd[1]: sglang-kimi.service: Failed with result 'signal'.",
+]
+AGAIN = [
+    "systemd[1]: sglang-kimi.service: Scheduled restart job, restart counter is at 1.",
+    f"systemd[1]: Stopped {UNIT}.",
+]
+ASKED = [f"systemd[1]: Stopping {UNIT}...", f"systemd[1]: Stopped {UNIT}."]
+FAILING = [
+    "python[7]: " + line for line in at("load", *trace("torch.OutOfMemoryError: CUDA out of memory.", LOAD))
+]
+SERVING = ["python[7]: " + line for line in until("ready")]
+
+
+@pytest.mark.parametrize(
+    ("log", "signature", "starts"),
+    [
+        ([*BEGUN, *FAILING, *KILLED, *AGAIN, *BEGUN, *FAILING, *KILLED], "cuda_oom_load", 2),
+        ([*BEGUN, *SERVING, *KILLED, *AGAIN, *BEGUN, *FAILING, *KILLED], "cuda_oom_load", 2),
+        ([*BEGUN, *FAILING, *KILLED, *AGAIN, *BEGUN], "cuda_oom_load", 1),
+        ([*BEGUN, *SERVING, *KILLED, *AGAIN], UNKNOWN, 1),
+        ([*BEGUN, *SERVING, *KILLED], UNKNOWN, 1),
+        ([*BEGUN, *SERVING, *ASKED], STOPPED, 1),
+        ([*BEGUN, *FAILING, *KILLED, *AGAIN, *BEGUN, *SERVING], NONE, 2),
+    ],
+)
+def test_what_systemd_stops_on_the_way_to_a_restart_was_not_asked_to_stop(
+    log: list[str], signature: str, starts: int
+) -> None:
+    found = diagnose(list(read_lines([f"Nov 29 17:44:43 gpu1 {line}" for line in log])))
+    assert (found.as_dict()["signature"], found.starts) == (signature, starts)
 
 
 @pytest.mark.parametrize("name", ["batches", "practice", "threads"])
