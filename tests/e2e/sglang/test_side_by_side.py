@@ -180,6 +180,9 @@ def collect_ends(site: SglangSite) -> dict[str, Any]:
         killed = Loose(site, f"{title}-killed").ready()
         killed.signal("KILL", f"sglang::{title}")
         found[f"{title} killed"] = killed.ended()
+    stages = Loose(site, "stages", "--pp-size", "2").ready()
+    stages.signal("KILL", "sglang::scheduler_PP1")
+    found["one stage of two killed"] = stages.ended()
     early = Loose(site, "early")
     early.signal("KILL", "spawn_main")  # the first, which is the scheduler, while it imports
     found["scheduler killed while it starts"] = early.ended()

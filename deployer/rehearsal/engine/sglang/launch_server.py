@@ -35,6 +35,13 @@ from .resolve import Plan, check_arguments, resolve
 from .settings import Settings, load_settings
 from .web import Connections
 
+#: What a scheduler says when another one has gone.
+PEER_GONE = (
+    "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+    "[127.0.0.1]:25255. This is typically caused by a remote worker crashing. Check the logs of the remote worker "
+    "before reporting an error."
+)
+
 
 def write(text: str) -> None:
     """Write to standard error at once, whole."""
@@ -214,27 +221,35 @@ class Server:
         if dead is None:
             return
         pid, code = dead
-        name = "detokenizer" if pid == self.children[-1] else f"scheduler_{self.children.index(pid)}"
-        log(f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup...")
+        ranks_left = self.children[:-1] if self.plan.modern and pid != self.children[-1] else []
+        if len(ranks_left) > 1:  # its peers notice first
+            peer = self.group[1 if ranks_left.index(pid) == 0 else 0]
+            log(scheduler_exception("RuntimeError", PEER_GONE, "serve"), peer)
+            processes.kill_all(ranks_left)
+        else:
+            name = "detokenizer" if pid == self.children[-1] else f"scheduler_{self.children.index(pid)}"
+            log(
+                f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup..."
+            )
+        self.end_serving()
+
+    def end_serving(self) -> NoReturn:
+        """A child has failed: wait for what schedulers that live on would write of themselves, and end."""
         log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+        scale = min(1.0, self.settings.scale)
         if self.plan.modern:
             log("Sleeping 5 seconds before crash diagnostics to let GPU activity settle.")
-        time.sleep(5.0 * min(1.0, self.settings.scale))
+        time.sleep(5.0 * scale)
         if self.plan.modern:
-            self.diagnose_crash()
+            if any(processes.alive(child) for child in self.children[:-1]):
+                log("Waiting 60.0 seconds for CUDA coredumps before exiting.")
+                time.sleep(60.0 * scale)
+            else:
+                log("No live scheduler processes found; skipping py-spy and CUDA coredump.")
             log(tree_killed(os.getpid(), itself=True))
         processes.kill_all(self.children)
         self.gpu_state.remove()
         kill_self()
-
-    def diagnose_crash(self) -> None:
-        """Wait for what schedulers that are still alive would write of themselves, which takes a minute."""
-        schedulers = [child for child in self.children[:-1] if processes.alive(child)]
-        if not schedulers:
-            log("No live scheduler processes found; skipping py-spy and CUDA coredump.")
-            return
-        log("Waiting 60.0 seconds for CUDA coredumps before exiting.")
-        time.sleep(60.0 * min(1.0, self.settings.scale))
 
     def crash_serving(self, fault: Fault) -> NoReturn:
         """The scheduler hits an exception while it serves."""
@@ -246,7 +261,10 @@ class Server:
         kind, _, message = text.partition(": ")
         rank = self.group[int(fault.options.get("rank", len(self.group) - 1)) % len(self.group)]
         log(scheduler_exception(kind, message, "serve"), rank)
-        self.crash()
+        if not self.plan.modern:
+            self.crash()
+        processes.kill_all(self.children[:-1])  # its peers notice, and end too
+        self.end_serving()
 
     async def drain(self, engine: Engine) -> None:
         """After SIGTERM: wait for what is under way, however long that takes."""
