@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -40,10 +41,11 @@ _NEWS = ("Collecting", "Downloading", "Building", "Installing")
 class Step:
     """One step of a preparation.
 
-    ``made_from`` is all that its result depends on (not where it is made). ``files`` are written, then ``commands``
-    run in order; when one fails, ``otherwise`` is run instead, where there is any. ``before`` tidies what an earlier,
-    broken-off try has left. ``size``: bytes that it adds, about; ``otherwise_size`` with the second best. ``result``: a
-    small folder that it fills; the step is to be made again when that does not hold what it held then.
+    ``made_from`` is all that its result depends on (not where it is made). ``before`` tidies what an earlier,
+    broken-off try has left. ``files`` are written, then ``commands`` run in order; when one fails and its log has what
+    ``otherwise_if`` (an expression) looks for, ``otherwise`` is run instead, where there is any. ``size``: bytes that
+    it adds, about; ``otherwise_size`` with the second best. ``result``: a small folder that it fills; the step is to be
+    made again when that does not hold what it held then.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Step:
     made_from: str
     commands: tuple[Argv, ...] = ()
     otherwise: tuple[Argv, ...] = ()
+    otherwise_if: str = ""
     files: Mapping[Path, str] = field(default_factory=dict)
     before: Callable[[], None] = lambda: None
     size: int = 0
@@ -216,10 +219,11 @@ def _make(folder: Path, left: list[Step], lock: int, say: Say, check: Callable[[
     log.write_text("")
     told = _Progress(folder, log, began, say)
     if not _run_all(folder, step.commands, lock, log, told):
-        if step.otherwise:
+        second = bool(step.otherwise and re.search(step.otherwise_if, log.read_text(errors="replace")))
+        if second:
             say("that is not to be had here; the next best")
             check([replace(step, size=step.otherwise_size), *left[1:]])
-        if not step.otherwise or not _run_all(folder, step.otherwise, lock, log, told):
+        if not second or not _run_all(folder, step.otherwise, lock, log, told):
             raise HostError(
                 f"{step.doing} failed: {complaint(log.read_text(errors='replace'))}",
                 remedy=f"read {log}; the same command again goes on with this step",
@@ -333,10 +337,15 @@ def _end_group(leader: subprocess.Popen[bytes]) -> None:
 
 
 def complaint(log: str) -> str:
-    """What went wrong, out of what a program printed: its last line that begins with ERROR, else its last line."""
+    """What went wrong, out of what a program printed: its last line that begins with ERROR, else its last line.
+
+    pip calls a package that it could not ask for one that there is not: then what kept it from asking is said, too.
+    """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
-    return (errors or lines or ["it printed nothing"])[-1][:300]
+    said = (errors or lines or ["it printed nothing"])[-1][:300]
+    broken = re.findall(r"^WARNING: Retrying .*? after (connection broken by .{0,200})", log, re.MULTILINE)
+    return f"{said} ({broken[-1]})" if broken else said
 
 
 def folder_size(folder: Path) -> int:

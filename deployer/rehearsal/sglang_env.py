@@ -146,6 +146,7 @@ def steps(where: Environment, interpreter: str) -> list[Step]:
             commands=pip(f"torch=={TORCH}+cpu"),
             otherwise=pip(f"torch=={TORCH}"),
             size=900_000_000,
+            otherwise_if="from versions: (?!none)",  # pip could ask, and was told of others only
             otherwise_size=5_000_000_000,
         ),
         Step(

@@ -194,9 +194,10 @@ def test_a_taken_port_is_noticed_after_the_load_and_the_process_stays(start: Sta
     second.wait_for("ERROR:    [Errno 98] error while attempting to bind on address")
     assert f"('{HOST}', {first.port}): address already in use" in second.log
     assert "max_total_num_tokens" in second.log
+    second.process.terminate()
     time.sleep(0.3)
     assert second.process.poll() is None
-    assert second.stop(signal.SIGTERM) == -signal.SIGTERM
+    assert second.stop(signal.SIGKILL) == -signal.SIGKILL
 
 
 @VERSIONS

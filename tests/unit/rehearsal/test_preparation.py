@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,6 +184,35 @@ def test_the_complaint_of_a_program_is_its_last_error() -> None:
     assert complaint("a\nERROR: no such version\nnotice: upgrade\n") == "ERROR: no such version"
     assert complaint("Traceback\nValueError: x\n\n") == "ValueError: x"
     assert complaint("") == "it printed nothing"
+
+
+OFFLINE = """\
+WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection broken by \
+'NewConnectionError('Failed to establish a new connection: [Errno 111] Connection refused')': /simple/torch/
+ERROR: Could not find a version that satisfies the requirement torch==2.13.0+cpu (from versions: none)
+ERROR: No matching distribution found for torch==2.13.0+cpu
+"""
+FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
+OTHERS = """\
+ERROR: Could not find a version that satisfies the requirement torch==2.13.0+cpu (from versions: 2.12.0, 2.13.0)
+ERROR: No matching distribution found for torch==2.13.0+cpu
+"""
+
+
+def test_what_kept_pip_from_asking_is_said() -> None:
+    assert complaint(OFFLINE).startswith(
+        "ERROR: No matching distribution found for torch==2.13.0+cpu (connection broken by 'NewConnectionError('Failed"
+    )
+    assert "Connection refused" in complaint(OFFLINE)
+
+
+def test_the_cuda_build_is_taken_only_where_there_is_no_other(tmp_path: Path) -> None:
+    torch = {step.name: step for step in steps(Environment(tmp_path), "python3.11")}["torch"]
+    assert [bool(re.search(torch.otherwise_if, log)) for log in (OTHERS, OFFLINE, FULL)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 # SGLang
