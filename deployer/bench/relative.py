@@ -222,7 +222,8 @@ def compared(
         if guard != "pass":
             where = "the single stream" if level == 1 else f"level {level}"
             tail = "and more than noise explains" if guard == "fail" else "but it may be noise"
-            text = f"{where} {levels[level]}: more than the {allowed.max_level_loss:.0%} tolerated at one level, {tail}"
+            tolerated = f"more than the {_share(allowed.max_level_loss)} tolerated at one level"
+            text = f"{where} {levels[level]}: {tolerated}, {tail}"
             decisive.insert(0 if guard == "fail" and result != "fail" else len(decisive), text)
             result = "fail" if "fail" in (guard, result) else "inconclusive"
     return Relative(result, decisive, pooled, levels, noise, len(ours), len(theirs), aside)
@@ -234,12 +235,17 @@ def _effect(estimate: float, half: float) -> Effect:
 
 def _because(result: Result, found: Effect, max_loss: float) -> str:
     if result == "fail":
-        return f": more than the {max_loss:.0%} tolerated, and more than noise explains"
+        return f": more than the {_share(max_loss)} tolerated, and more than noise explains"
     if result == "inconclusive" and found.effect < -max_loss:
-        return f": more than the {max_loss:.0%} tolerated, but it may be noise"
+        return f": more than the {_share(max_loss)} tolerated, but it may be noise"
     if result == "inconclusive":
-        return f": a loss of {2 * max_loss:.0%} cannot be ruled out"
+        return f": a loss of {_share(2 * max_loss)} cannot be ruled out"
     return ""
+
+
+def _share(share: float) -> str:
+    """A share that somebody chose, in percent with the digits it has: 0.025 is 2.5 %."""
+    return f"{100 * share:.3g} %"
 
 
 def _starts(count: int) -> str:

@@ -202,7 +202,7 @@ def test_a_loss_against_the_baseline_fails_whatever_the_thresholds() -> None:
     assert verdict.result == "fail"
     assert verdict.reasons[0].startswith("throughput -50.0 % (-")
     assert (
-        "against 3 starts of tp8: more than the 5% tolerated, and more than noise explains"
+        "against 3 starts of tp8: more than the 5 % tolerated, and more than noise explains"
         in verdict.reasons[0]
     )
     assert verdict.as_dict()["relative"]["baseline_starts"] == 3

@@ -41,9 +41,9 @@ def judged(candidate: Json, baseline: list[Json], **more: Any) -> Relative:
         (1.0, 3, "pass", ""),
         (1.2, 3, "pass", ""),
         (0.97, 3, "pass", ""),
-        (0.88, 3, "fail", "more than the 5% tolerated, and more than noise explains"),
-        (0.945, 1, "inconclusive", "more than the 5% tolerated, but it may be noise"),
-        (0.96, 1, "inconclusive", "a loss of 10% cannot be ruled out"),
+        (0.88, 3, "fail", "more than the 5 % tolerated, and more than noise explains"),
+        (0.945, 1, "inconclusive", "more than the 5 % tolerated, but it may be noise"),
+        (0.96, 1, "inconclusive", "a loss of 10 % cannot be ruled out"),
     ],
 )
 def test_the_rule(factor: float, starts: int, result: str, why: str) -> None:
@@ -55,6 +55,14 @@ def test_the_rule(factor: float, starts: int, result: str, why: str) -> None:
     counted = "1 start" if starts == 1 else f"{starts} starts"
     assert f"against {counted} of tp8" in found.reasons[0]
     assert found.reasons[0].endswith(why)
+
+
+def test_a_tolerance_is_told_as_it_was_set() -> None:
+    for loss, said in ((0.001, "a loss of 0.2 %"), (0.025, "a loss of 5 %"), (0.012, "a loss of 2.4 %")):
+        found = judged(document(), [document()], tolerance=Tolerance(loss, 0.125), name="tp8")
+        assert said in found.reasons[0]
+    found = judged(document(factor=0.7), [document()] * 3, tolerance=Tolerance(0.4, 0.125))
+    assert "more than the 12.5 % tolerated at one level" in found.reasons[0]
 
 
 def test_more_starts_and_known_quiet_narrow_the_interval() -> None:
@@ -77,7 +85,7 @@ def test_one_level_may_not_pay_for_all() -> None:
     assert found.effect.effect > -0.05
     assert found.result == "fail"
     assert found.reasons[0].startswith("level 64 -20.0 % (")
-    assert "more than the 12% tolerated at one level" in found.reasons[0]
+    assert "more than the 12 % tolerated at one level" in found.reasons[0]
 
 
 def test_without_a_baseline_there_is_nothing_to_say() -> None:

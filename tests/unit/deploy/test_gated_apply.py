@@ -96,7 +96,7 @@ def test_what_cannot_be_told_is_refused_and_counts_at_the_next_apply(live_world:
     first = applied(live_world, changed(), 96.0)
     assert (first.outcome, first.exit_code) == ("inconclusive", 7)
     assert first.failure is not None
-    assert "a loss of 10% cannot be ruled out" in first.failure["cause"]
+    assert "a loss of 10 % cannot be ruled out" in first.failure["cause"]
     assert "apply again: both starts then count together" in first.failure["remedy"]
     second = applied(live_world, changed(), 99.0)
     assert second.outcome == "live"
