@@ -191,6 +191,7 @@ def examine(
         "profile": profile.name,
         "sglang": version,
         "flags_of": str(table.version),
+        "changing": being_changed(observed, service),
         "asked": asked.judgement() if asked is not None else None,
         "problem": "; ".join(item.text for item in errors) or None,
         "errors": len(errors),
@@ -198,6 +199,14 @@ def examine(
         "findings": [item.as_dict() for item in report.findings],
         "unasked": {rule: [str(need) for need in needs] for rule, needs in report.unasked.items()},
     }
+
+
+def being_changed(observed: HostState | None, service: ServiceConfig) -> str | None:
+    """Who changes the host at this moment, which may make what was seen of it a thing of that moment."""
+    lease = observed.lease if observed is not None else None
+    if lease is None or not lease.valid:
+        return None
+    return f"{service.host} is being changed for {lease.service} by {lease.owner}"
 
 
 def rendering_problems(

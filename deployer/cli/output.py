@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any, ClassVar, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 #: Width of tables where the output is not a terminal.
 PIPE_WIDTH = 150
@@ -74,10 +75,30 @@ class Unbreakable:
             return
 
 
+#: Control characters as pictures of them, but for what makes lines and columns.
+_PICTURES = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+}
+
+
+class PlainConsole(Console):
+    """A console on which texts of others (a log, a file's name, an answer of a host) cannot steer the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich does, with control characters of texts as pictures of them."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(segment.text.translate(_PICTURES), segment.style)
+
+
 def make_console(*, stderr: bool, colour: str = "auto") -> Console:
     """A console on stdout or stderr; ``colour`` is auto, always or never."""
     stream = Unbreakable(sys.stderr if stderr else sys.stdout)
-    console = Console(
+    console = PlainConsole(
         file=stream,  # type: ignore[arg-type]  # all of a text stream that rich uses
         soft_wrap=True,
         highlight=False,

@@ -31,9 +31,7 @@ def of_file(path: str) -> Diagnosis:
     Of a very long one the beginning and the end are read, and what was left out is told.
     """
     found = excerpt_of(path)
-    start = found.head[:4096]
-    strange = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in start)
-    if not is_wide(start) and strange * 10 > len(start):
+    if not _is_text(found.head[:4096]):
         raise UsageError(
             f"{path} is not a text file, so it is no log", remedy="name the server's log, or pipe it in"
         )
@@ -49,6 +47,21 @@ def of_file(path: str) -> Diagnosis:
     tail = redact(text_of(found.tail, mark))
     del found  # may be large
     return diagnose(read_ends(head, tail, lines) if gap else read(head), extra=extra)
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether a file that begins so may be a log. Some hold a few control characters, or zeros after a power cut."""
+    if is_wide(start):
+        return True
+    strange = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in start)
+    if strange * 30 <= len(start):
+        return True
+    try:
+        start.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.end < len(start) - 4:  # not merely cut there
+            return False
+    return strange * 10 <= len(start)
 
 
 def of_release(session: Session, number: int) -> Diagnosis:

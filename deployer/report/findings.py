@@ -73,6 +73,8 @@ def _service(service: str, checked: Sequence[Json], brief: bool) -> list[Rendera
         Text.from_markup(f"[bold]{escape(service)}[/bold] [dim]({escape(known)})[/dim]")
     ]
     first, *others = ([one for one in item["findings"] if _shown(one, brief)] for item in checked)
+    if changing := checked[0].get("changing"):
+        parts.append(Text(f"  {changing}: ask again when that is over", style="yellow"))
     common = [one for one in first if others and all(one in found for found in others)]
     if common:
         parts.append(Padding(finding_lines(common), (0, 0, 0, 2)))

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Site
+from deployer.rehearsal.standin import configure
+from tests.e2e.conftest import GPU_MIB, Site, finished
 
 METRICS = "[services.kimi.extra_args]\nenable-metrics = true\n"
 
@@ -166,3 +167,23 @@ def test_an_nvidia_smi_in_trouble_costs_seconds_and_is_told(live_site: Site, scr
     assert TROUBLES[script] in findings(document)["gpus-unseen"]["message"]
     assert "drift" not in findings(document)
     assert "gpu-shared" in {item["id"] for item in document["unknown"]}
+
+
+def test_beside_somebody_elses_apply(live_site: Site) -> None:
+    """A candidate in mid-start is told with whose it is; another apply waits for nobody and is told why."""
+    configure(live_site.host, scale=1.5, gpu_memory_mib=GPU_MIB)
+    other = live_site.start("apply", "pp2", "--yes")
+    live_site.until(lambda: live_site.step() == "wait", 60)
+    document = live_site.json("doctor", "--seconds", "0", expect=6)
+    found = findings(document)
+    assert "is changing it to 0002-pp2, in step wait" in found["change-under-way"]["message"]
+    assert "0002-pp2 is on its way, in phase" in found["not-serving"]["message"]
+    assert "converge" not in str(found["not-serving"])
+    assert "drift" not in found
+    checked = live_site.json("check", "pp2", "--on-host")["checked"][0]
+    assert "is being changed for kimi by" in checked["changing"]
+    refused = live_site.json("apply", "tp2", "--yes", expect=4)
+    assert "(apply pp2, pid" in refused["message"]
+    assert live_site.json("sglang", "learn")["learned"]
+    finished(other, expect=0)
+    assert "change-under-way" not in findings(live_site.json("doctor", "--seconds", "0"))

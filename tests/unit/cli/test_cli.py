@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ import pytest
 from rich.console import Console
 
 from deployer import errors
+from deployer.cli.check import being_changed
 from deployer.cli.main import cli, run
+from deployer.config.inventory import ServiceConfig
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.plan import Plan
 from deployer.report.findings import checked_view
 from deployer.resources import shipped
 from deployer.sglang.asking.answers import Asked
 from deployer.sglang.diagnosis import diagnose
+from tests.unit.deploy.builders import host_state, service_state
+from tests.unit.doctor.builders import lease
 
 EXAMPLE = str(shipped("inventories") / "example.toml")
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -181,6 +186,10 @@ def test_check_does_not_send_you_to_a_host_that_could_not_tell() -> None:
     }
     out = io.StringIO()
     Console(file=out, width=200).print(checked_view([checked], brief=False, on_host=True))
+    assert "being changed" not in out.getvalue()
+    changing = {**checked, "changing": "box is being changed for mini by ann@desk"}
+    Console(file=out, width=200).print(checked_view([changing], brief=False, on_host=True))
+    assert "box is being changed for mini by ann@desk: ask again when that is over" in out.getvalue()
     assert (
         "1 rule was not asked, for want of the packages of the engine's environment; the host could not tell"
         in (out.getvalue())
@@ -361,3 +370,13 @@ def test_diagnose_of_a_host_is_of_each_of_its_services(
         ["x.log", "--host", "a"],
     ):
         assert asked(*wrong)[0] == 2
+
+
+def test_check_says_who_changes_the_host_meanwhile() -> None:
+    service = ServiceConfig.model_validate(
+        {"name": "kimi", "host": "box", "model": "/m", "engine": {"python": "/p"}}
+    )
+    observed = replace(host_state(service_state()), lease=lease(service="mini"))
+    assert being_changed(observed, service) == "box is being changed for mini by ann@desk (apply tp8, pid 5)"
+    assert being_changed(replace(observed, lease=lease(valid=False)), service) is None
+    assert being_changed(None, service) is None

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from deployer.cli.main import run
-from deployer.cli.output import Unbreakable
+from deployer.cli.output import Unbreakable, make_console
 
 
 class Broken(io.StringIO):
@@ -65,3 +68,18 @@ def test_a_reader_that_left_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Unbreakable, "lost", None)
     monkeypatch.setattr(sys, "stdout", Broken())
     assert run(["profiles", "--json"]) == 0
+
+
+@pytest.mark.parametrize("colour", ["never", "always"])
+def test_a_text_of_others_cannot_steer_the_terminal(colour: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log line may hold anything: a title, a clipboard, a cleared screen."""
+    console = make_console(stderr=False, colour=colour)
+    console.print(Text("a\x1b]0;evil\x1b\\ b\x00c\x9bd\x7f", style="red"))
+    table = Table.grid()
+    table.add_row(Text("\x1b[2Jé\t✓"))
+    console.print(Group(table))
+    said = capsys.readouterr().out
+    assert "a␛]0;evil␛\\ b␀c�d␡" in said
+    assert "␛[2Jé" in said
+    assert "\x1b]" not in said
+    assert ("\x1b[31m" in said) == (colour == "always")

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -312,3 +313,26 @@ def test_millions_of_short_lines_are_as_bounded(encoding: str, end: str) -> None
     assert text_of(both.head).split(end) == ["0", "1", "2", "3", "4", ""]
     assert text_of(both.tail, data[:2]).split(end) == ["994", "995", "996", "997", "998", "999"]
     assert fewer_lines(both, head=5, tail=5) is both
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (bytes(range(256)) * 20, False),
+        (random.Random(7).randbytes(5000), False),
+        (bytes(5000), False),
+        (b"\x00\x01[2026-01-01 10:00:00] Load weight begin\n" * 100, True),
+        ("é[2026-01-01 10:00:00] Load weight begin\n".encode("cp1252") * 100, True),
+        (("ü" * 2047 + "x" * 3).encode()[:4096], True),
+        ("已杀死\n".encode("gbk") * 900, True),
+        (b"", True),
+    ],
+)
+def test_what_is_no_text_is_no_log(data: bytes, text: bool, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes(data)
+    if text:
+        assert of_file(str(path)).outcome in ("no-failure", "not-sglang")
+    else:
+        with pytest.raises(UsageError, match="not a text file"):
+            of_file(str(path))
