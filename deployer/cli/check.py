@@ -14,13 +14,14 @@ from deployer.config.inventory import ServiceConfig
 from deployer.config.profile import Profile, list_profiles
 from deployer.deploy.advice import advise
 from deployer.deploy.asking import Question, ask_host, engine_complaint
+from deployer.deploy.preflight import installation
 from deployer.deploy.session import Session
 from deployer.errors import ConfigError, UsageError
 from deployer.host.state import HostState
 from deployer.report.findings import checked_view, explanation_view, rules_view
 from deployer.sglang.arguments import launch_arguments
 from deployer.sglang.asking.answers import Asked
-from deployer.sglang.rules import RULES, Severity, find_rule
+from deployer.sglang.rules import RULES, Finding, Severity, find_rule
 from deployer.sglang.rules.reference import rule_document
 from deployer.sglang.versions import flag_table
 from deployer.units.bundle import Bundle, build_bundle
@@ -185,7 +186,11 @@ def examine(
         problems=problems,
         learned=app.flags_folder(),
     )
-    errors = report.of(Severity.ERROR)
+    lacking = [
+        Finding(item.code, Severity.ERROR, "the host has what the service names", item.message, item.remedy)
+        for item in (installation(observed, service) if observed is not None else ())
+    ]
+    errors = [*lacking, *report.of(Severity.ERROR)]
     return {
         "service": service.name,
         "profile": profile.name,
@@ -196,7 +201,7 @@ def examine(
         "problem": "; ".join(item.text for item in errors) or None,
         "errors": len(errors),
         "warnings": len(report.of(Severity.WARNING)),
-        "findings": [item.as_dict() for item in report.findings],
+        "findings": [item.as_dict() for item in (*lacking, *report.findings)],
         "unasked": {rule: [str(need) for need in needs] for rule, needs in report.unasked.items()},
     }
 

@@ -41,8 +41,7 @@ def objections(
     nothing to be measured with.
     """
     state = observed.services[service.name]
-    found = _engine(observed, service)
-    found += _model(observed, service)
+    found = installation(observed, service)
     found += _gpus(observed, host, service, state, trial)
     found += _bench(observed, service, trial) if measured else []
     found += _port(service, state)
@@ -67,6 +66,11 @@ def objections(
         )
     said = {item.code for item in found}
     return found + [item for item in as_objections(findings) if item.code not in said]
+
+
+def installation(observed: HostState, service: ServiceConfig) -> list[Objection]:
+    """What the host lacks of what the service names: its Python with SGLang, its model."""
+    return _engine(observed, service) + _model(observed, service)
 
 
 def _engine(observed: HostState, service: ServiceConfig) -> list[Objection]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from deployer.rehearsal.standin import configure
-from tests.e2e.conftest import GPU_MIB, Site, finished
+from tests.e2e.conftest import Site, finished
 
 METRICS = "[services.kimi.extra_args]\nenable-metrics = true\n"
 
@@ -171,9 +171,11 @@ def test_an_nvidia_smi_in_trouble_costs_seconds_and_is_told(live_site: Site, scr
 
 def test_beside_somebody_elses_apply(live_site: Site) -> None:
     """A candidate in mid-start is told with whose it is; another apply waits for nobody and is told why."""
-    configure(live_site.host, scale=1.5, gpu_memory_mib=GPU_MIB)
+    live_site.fault("hang-in-load", when_argv_contains="--pp-size")
     other = live_site.start("apply", "pp2", "--yes")
     live_site.until(lambda: live_site.step() == "wait", 60)
+    refused = live_site.json("apply", "tp2", "--yes", expect=4)
+    assert "(apply pp2, pid" in refused["message"]
     document = live_site.json("doctor", "--seconds", "0", expect=6)
     found = findings(document)
     assert "is changing it to 0002-pp2, in step wait" in found["change-under-way"]["message"]
@@ -182,8 +184,7 @@ def test_beside_somebody_elses_apply(live_site: Site) -> None:
     assert "drift" not in found
     checked = live_site.json("check", "pp2", "--on-host")["checked"][0]
     assert "is being changed for kimi by" in checked["changing"]
-    refused = live_site.json("apply", "tp2", "--yes", expect=4)
-    assert "(apply pp2, pid" in refused["message"]
     assert live_site.json("sglang", "learn")["learned"]
-    finished(other, expect=0)
+    other.send_signal(signal.SIGINT)
+    finished(other, expect=130)
     assert "change-under-way" not in findings(live_site.json("doctor", "--seconds", "0"))

@@ -16,15 +16,19 @@ import pytest
 from rich.console import Console
 
 from deployer import errors
-from deployer.cli.check import being_changed
+from deployer.cli.check import being_changed, examine
+from deployer.cli.common import App
 from deployer.cli.main import cli, run
-from deployer.config.inventory import ServiceConfig
+from deployer.config.inventory import ServiceConfig, load_inventory
+from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.plan import Plan
+from deployer.host.state import EngineFacts, ModelFacts
 from deployer.report.findings import checked_view
 from deployer.resources import shipped
 from deployer.sglang.asking.answers import Asked
 from deployer.sglang.diagnosis import diagnose
+from deployer.units.render import template_folders
 from tests.unit.deploy.builders import host_state, service_state
 from tests.unit.doctor.builders import lease
 
@@ -380,3 +384,26 @@ def test_check_says_who_changes_the_host_meanwhile() -> None:
     assert being_changed(observed, service) == "box is being changed for mini by ann@desk (apply tp8, pid 5)"
     assert being_changed(replace(observed, lease=lease(valid=False)), service) is None
     assert being_changed(None, service) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({}, None),
+        ({"model": ModelFacts("/m", False, 0, 0, None, None)}, "model-missing"),
+        ({"model": ModelFacts("/m", True, 0, 0, "a", None)}, "model-config-missing"),
+        ({"engine": EngineFacts("/p", False, None, None)}, "engine-missing"),
+        ({"engine": EngineFacts("/p", True, None, None)}, "sglang-missing"),
+    ],
+)
+def test_check_on_the_host_misses_what_the_service_names(changes: dict[str, Any], rule: str | None) -> None:
+    """A model that is not there is no profile without errors, as `apply` would refuse it."""
+    inventory = load_inventory(Path(EXAMPLE))
+    app = App(flags={"inventory": Path(EXAMPLE)})
+    observed = replace(host_state(service_state()), **changes)
+    profile = load_profile("tp8", profile_folders())
+    found = examine(app, inventory.service(), profile, None, template_folders(None), observed)
+    assert [item["rule"] for item in found["findings"] if item["severity"] == "error"] == (
+        [rule] if rule else []
+    )
+    assert found["errors"] == (1 if rule else 0)
