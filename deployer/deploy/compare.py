@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deployer.bench.comparison import Comparison, Subject, compare, differences
-from deployer.bench.document import LARGEST, read_document
+from deployer.bench.document import LARGEST, newer, read_document
 from deployer.bench.noise import Noise, learn
 from deployer.bench.rates import rates_of, table
 from deployer.bench.relative import measured_alike
@@ -67,7 +67,7 @@ class Shelf:
                 found = read_document(self.read(release, name) or "null")
             except ValueError:
                 found = None
-            self._kept[release, name] = found if isinstance(found, dict) else None
+            self._kept[release, name] = found if isinstance(found, dict) and not newer(found) else None
         return self._kept[release, name]
 
     def noise(self) -> Noise:
@@ -148,7 +148,16 @@ def about(manifests: Sequence[Json]) -> Json:
         "environment": first.get("environment") or {},
         "timeline": first.get("timeline"),
         "verdict": (first.get("verdict") or {}).get("summary"),
+        "never_live": [text for item in manifests if (text := _never_live(item))],
     }
+
+
+def _never_live(manifest: Json) -> str:
+    """What became of a release instead of going live; empty of one that was."""
+    if manifest.get("was_live"):
+        return ""
+    why = (manifest.get("failure") or {}).get("signature")
+    return f"{manifest['release']} never was live: {manifest.get('state')}" + (f" ({why})" if why else "")
 
 
 def is_file(wanted: str) -> bool:
@@ -176,6 +185,8 @@ def from_file(path: str) -> Subject:
         document = document["bench"]
     if not isinstance(document, Mapping) or not isinstance(document.get("levels"), list):
         raise ConfigError(f"{path} is no benchmark: it has no levels", remedy=remedy)
+    if why := newer(document):
+        raise ConfigError(f"{path} cannot be read: {why}", remedy="compare with the deployer that wrote it")
     return Subject(Path(path).name.removesuffix(".json"), (document,), (str(Path(path).resolve()),), known)
 
 
@@ -186,16 +197,7 @@ def together(parts: Sequence[Subject]) -> Subject:
     for part in parts[1:]:
         if why := measured_alike(part.benches[0], parts[0].benches[0]):
             raise Refused(f"{part.name} and {parts[0].name} cannot be taken together: {why}")
-    seen: set[tuple[object, object]] = set()
-    for part in parts:
-        for bench in part.benches:
-            which = (bench.get("started"), table(bench.get("spec")).get("salt"))
-            if which in seen and None not in which:
-                raise UsageError(
-                    f"{part.name} is in {'+'.join(one.name for one in parts)} twice and would count as two",
-                    remedy="name each benchmark once",
-                )
-            seen.add(which)
+    _distinct(parts, f"is in {'+'.join(one.name for one in parts)} twice and would count as two")
     return Subject(
         "+".join(part.name for part in parts),
         tuple(bench for part in parts for bench in part.benches),
@@ -210,11 +212,40 @@ def subjects(words: Sequence[str], shelf: Callable[[], Shelf]) -> list[Subject]:
     for word in words:
         parts = [word] if is_file(word) and Path(word).exists() else word.split("+")
         found.append(together([from_file(one) if is_file(one) else shelf().subject(one) for one in parts]))
+    found = _told_apart(found)
     names = [subject.name for subject in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"{', '.join(twice)} is named twice", remedy="name what is to be compared once each")
+    _distinct(found, "holds a benchmark that is named before it, too")
     return found
+
+
+def _distinct(found: Sequence[Subject], said: str) -> None:
+    """UsageError where one benchmark is there twice: it would be taken for two measurements that agree."""
+    seen: set[tuple[object, object]] = set()
+    for subject in found:
+        for bench in subject.benches:
+            which = (bench.get("started"), table(bench.get("spec")).get("salt"))
+            if which in seen and None not in which:
+                raise UsageError(f"{subject.name} {said}", remedy="name each benchmark once")
+            seen.add(which)
+
+
+def _told_apart(found: Sequence[Subject]) -> list[Subject]:
+    """Files of one name from several folders are called by their paths."""
+    return [_called_by_path(subject, found) for subject in found]
+
+
+def _called_by_path(subject: Subject, among: Sequence[Subject]) -> Subject:
+    others = [one for one in among if one.name == subject.name and one.starts != subject.starts]
+    if not others or len(subject.starts) > 1 or not is_file(subject.starts[0]):
+        return subject
+    mine = Path(subject.starts[0]).parts
+    for depth in range(2, len(mine) + 1):
+        if all(Path(one.starts[0]).parts[-depth:] != mine[-depth:] for one in others):
+            return replace(subject, name=str(Path(*mine[-depth:])).removesuffix(".json"))
+    return subject
 
 
 def different_arguments(found: Sequence[Subject]) -> list[Json]:

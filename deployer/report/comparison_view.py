@@ -29,6 +29,7 @@ def all_doubts(found: Compared) -> list[str]:
     """What speaks against taking the figures at face value."""
     said = [f"not measured alike: {text}" for text in found.differences]
     for subject in found.subjects:
+        said += subject.about.get("never_live") or ()
         for index, bench in enumerate(subject.benches):
             name = subject.name if len(subject.benches) == 1 else f"{subject.name}, benchmark {index + 1}"
             said += doubts({name: bench})

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from deployer.bench import document, run
 from deployer.deploy.compare import Shelf, compare_words, different_arguments, subjects
 from deployer.errors import ConfigError, DeployerError, Refused, UsageError
+from deployer.report.comparison_view import all_doubts
 
 Json = dict[str, Any]
 
@@ -156,3 +158,52 @@ def test_a_benchmark_does_not_count_twice(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     with pytest.raises(UsageError, match="copy is in one\\+copy twice"):
         subjects([f"{tmp_path}/one.json+{tmp_path}/copy.json"], lambda: pytest.fail("no host is needed"))
+
+
+def test_one_benchmark_under_two_names_is_not_compared_with_itself(tmp_path: Path) -> None:
+    known = bench(100.0, started=17.0, spec={"salt": "abc"})
+    other = bench(90.0, started=18.0, spec={"salt": "def"})
+    for name, content in (("one", known), ("copy", known), ("other", other)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    one, copy, two = (str(tmp_path / f"{name}.json") for name in ("one", "copy", "other"))
+    for words in ([one, copy], [one, f"{two}+{copy}"]):
+        with pytest.raises(UsageError, match="holds a benchmark that is named before it"):
+            subjects(words, shelf)
+    assert len(subjects([one, two], shelf)) == 2
+
+
+def test_files_of_one_name_are_called_by_their_folders(tmp_path: Path) -> None:
+    for folder, rate in (("before/x", 100.0), ("after/x", 90.0)):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "bench.json").write_text(json.dumps(bench(rate)))
+    paths = [str(tmp_path / folder / "x" / "bench.json") for folder in ("before", "after")]
+    assert [one.name for one in subjects(paths, shelf)] == ["before/x/bench", "after/x/bench"]
+    with pytest.raises(UsageError, match="bench is named twice"):
+        subjects([paths[0], str(tmp_path / "before" / "." / "x" / "bench.json")], shelf)
+
+
+@pytest.mark.parametrize(("schema", "known"), [(1, True), (2, True), (None, True), (3, False), ("x", False)])
+def test_a_document_of_a_newer_deployer_is_not_guessed_at(
+    tmp_path: Path, schema: object, known: bool
+) -> None:
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(bench(100.0, schema=schema)))
+    if known:
+        assert subjects([str(path)], shelf)[0].name == "b"
+        return
+    with pytest.raises(
+        ConfigError, match=f"it is of version {schema}, and this deployer knows those up to 2"
+    ):
+        subjects([str(path)], shelf)
+
+
+def test_a_release_that_never_was_live_is_called_that() -> None:
+    gone = {**MANIFESTS[2], "was_live": False, "state": "failed", "failure": {"signature": "gate-fail"}}
+    made = Shelf([MANIFESTS[0], gone], shelf().read)
+    said = all_doubts(compare_words(["1", "3"], lambda: made))
+    assert said[0] == "0003-pp8 never was live: failed (gate-fail)"
+    assert not any("0001-tp8 never" in text for text in said)
+
+
+def test_the_newest_version_is_the_one_that_is_written() -> None:
+    assert run.SCHEMA == document.NEWEST
