@@ -55,11 +55,20 @@ def missing(option: str, table: FlagTable, owned: Mapping[str, str], learned: Pa
     near = nearest(option, table.by_name)
     if versions:
         return f"{text}; SGLang {versions[-1]} is the last known version that has it" + (
-            f" (now perhaps {near})" if near else ""
+            f" (now perhaps {near})" if near and alike(option, near) else ""
         )
     if full := sorted(name for name in table.by_name if name.startswith(option)):
         return _abbreviation(option, full, owned)
     return text + (f"; did you mean {near}?" if near else "")
+
+
+def alike(option: str, other: str) -> bool:
+    """Whether two flags speak of the same: half of their words, by their first letters, and both or none turns it off.
+
+    Names of the same letters may mean anything: --enable-nan-detection, --enable-lean-attention.
+    """
+    one, two = ({word[:4] for word in name[2:].split("-")} - {"enab"} for name in (option, other))
+    return len(one & two) * 2 >= len(one | two) and ("disa" in one) == ("disa" in two)
 
 
 def _abbreviation(option: str, full: Sequence[str], owned: Mapping[str, str]) -> str:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.errors import ConfigError
-from deployer.sglang.arguments import launch_arguments
+from deployer.sglang.arguments import OWNED, launch_arguments
+from deployer.sglang.extra import missing
 from deployer.sglang.versions import flag_table
 from tests.unit.sglang_args.builders import parser, profile, service
 from tests.unit.sglang_args.test_versions import KNOWN
@@ -154,3 +155,24 @@ def test_what_is_rendered_is_parsed_back(version: str, data: st.DataObject) -> N
 def test_any_table(extra: dict[str, Any]) -> None:
     with contextlib.suppress(ConfigError):
         launch_arguments(profile(extra_args=extra), service(), "0.5.23")
+
+
+@pytest.mark.parametrize(
+    ("gone", "successor"),
+    [
+        ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode"),
+        ("--max-micro-batch-size", "--pp-max-micro-batch-size"),
+        ("--stream-output", "--incremental-streaming-output"),
+        ("--enable-nan-detection", None),
+        ("--enable-flashmla", None),
+        ("--piecewise-cuda-graph-tokens", None),
+        ("--enable-flashinfer-cutlass-moe", None),
+    ],
+)
+def test_a_flag_that_is_gone_is_sent_to_one_that_means_the_same_or_to_none(
+    gone: str, successor: str | None
+) -> None:
+    said = missing(gone, flag_table("0.5.23"), OWNED)
+    assert "is the last known version that has it" in said
+    assert ("now perhaps" in said) == (successor is not None)
+    assert successor is None or said.endswith(f"(now perhaps {successor})")
