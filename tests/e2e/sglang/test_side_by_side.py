@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from tests.engines.behaviour import end_kinds
 
 VERSION = "0.5.23"
 PORT = 30002
+#: Lets a server end in some way; tells how it ended and what it said.
+End = Callable[[SglangSite], dict[str, Any]]
 
 
 def test_its_answers_are_those_that_are_kept(tp1_site: SglangSite) -> None:
@@ -82,12 +84,12 @@ class Loose:
         found = [line.split() for line in self.site.server_processes() if title in line]
         return next((words[0] for words in found if words[1] == self.pid), "")
 
-    def signal(self, name: str, title: str = "") -> None:
-        """To the main process, or to the child of that title."""
-        pids = [] if title else [self.pid]
+    def signal(self, name: str, *titles: str) -> None:
+        """To the main process, or to the child of one of the titles, as soon as there is one."""
+        pids = [] if titles else [self.pid]
 
         def found() -> bool:
-            pids.extend(filter(None, [self.child(title)]))
+            pids.extend(filter(None, map(self.child, titles)))
             return bool(pids)
 
         self.site.until(lambda: bool(pids) or found(), PATIENCE)
@@ -154,41 +156,62 @@ def taken_end(site: SglangSite) -> dict[str, Any]:
     return {**found, "exit": server.exit()}
 
 
-def collect_ends(site: SglangSite) -> dict[str, Any]:
-    """Every end that is kept, by its name."""
-    found: dict[str, dict[str, Any]] = {
-        "bad flag": Loose(site, "flag", "--no-such-flag").ended(),
-        "wrong model": Loose(site, "model", "--model-path", "/srv/none").ended(),
-    }
+def idle_end(site: SglangSite) -> dict[str, Any]:
+    """SIGTERM while nothing is under way; /health is watched from the start to the end."""
     with watching(site.host.address, PORT) as health:
-        loading = Loose(site, "loading")
-        loading.wait_for("server_args=")  # its children import
-        loading.signal("TERM")
-        found["SIGTERM while it starts"] = loading.ended()
         idle = Loose(site, "idle").ready()
         site.until(lambda: health.states[-1] == "200")
         started, health.states[:] = list(health.states), ["200"]
         assert behaviour.fits(started, behaviour.kept("launch", VERSION)["health"])
         idle.signal("TERM")
-        found["SIGTERM while idle"] = {**idle.ended(), "health": [*health.states]}
+        found = {**idle.ended(), "health": [*health.states]}
     assert min(health.seconds["200"]) >= 1.0  # it generates a token, and looks once a second
-    interrupted = Loose(site, "interrupted").ready()
-    interrupted.signal("INT")
-    found["SIGINT while idle"] = interrupted.ended()
-    found["SIGTERM while busy"] = busy_end(site)
-    for title in ("scheduler", "detokenizer"):
-        killed = Loose(site, f"{title}-killed").ready()
-        killed.signal("KILL", f"sglang::{title}")
-        found[f"{title} killed"] = killed.ended()
-    stages = Loose(site, "stages", "--pp-size", "2").ready()
-    stages.signal("KILL", "sglang::scheduler_PP1")
-    found["one stage of two killed"] = stages.ended()
-    early = Loose(site, "early")
-    early.signal("KILL", "spawn_main")  # the first, which is the scheduler, while it imports
-    found["scheduler killed while it starts"] = early.ended()
-    found["port taken"] = taken_end(site)
     return found
 
 
-def test_its_ends_are_those_that_are_kept(site: SglangSite) -> None:
-    assert collect_ends(site) == behaviour.kept("ends", VERSION)
+def starting_end(site: SglangSite) -> dict[str, Any]:
+    """SIGTERM while its children import."""
+    server = Loose(site, "starting")
+    server.wait_for("server_args=")
+    server.signal("TERM")
+    return server.ended()
+
+
+def signalled(name: str, *titles: str, argv: Sequence[str] = ()) -> End:
+    """A signal to a server that is up."""
+
+    def end(site: SglangSite) -> dict[str, Any]:
+        server = Loose(site, "signalled", *argv).ready()
+        server.signal(name, *titles)
+        return server.ended()
+
+    return end
+
+
+def early_end(site: SglangSite) -> dict[str, Any]:
+    """SIGKILL of its first child, which is the scheduler, while that imports."""
+    server = Loose(site, "early")
+    server.signal("KILL", "spawn_main", "sglang::scheduler")
+    return server.ended()
+
+
+ENDS: dict[str, End] = {
+    "bad flag": lambda site: Loose(site, "flag", "--no-such-flag").ended(),
+    "wrong model": lambda site: Loose(site, "model", "--model-path", "/srv/none").ended(),
+    "SIGTERM while it starts": starting_end,
+    "SIGTERM while idle": idle_end,
+    "SIGINT while idle": signalled("INT"),
+    "SIGTERM while busy": busy_end,
+    "scheduler killed": signalled("KILL", "sglang::scheduler"),
+    "detokenizer killed": signalled("KILL", "sglang::detokenizer"),
+    "one stage of two killed": signalled("KILL", "sglang::scheduler_PP1", argv=("--pp-size", "2")),
+    "scheduler killed while it starts": early_end,
+    "port taken": taken_end,
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_its_ends_are_those_that_are_kept(site: SglangSite, name: str) -> None:
+    kept = behaviour.kept("ends", VERSION)
+    assert set(kept) == set(ENDS)
+    assert ENDS[name](site) == kept[name]
