@@ -30,6 +30,8 @@ from deployer.sglang.versions import defaults
 ADVERTISED_SECONDS = 15.0
 #: Pause between them, in seconds.
 RETRY_SECONDS = 0.5
+#: Levels of JSON in an answer; SGLang's have five.
+_NESTING = 64
 
 
 @dataclass(frozen=True)
@@ -317,6 +319,22 @@ def _model_names(body: str) -> set[str] | None:
 
 def _json(body: str) -> Any:
     try:
-        return json.loads(body)
-    except ValueError:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
         return None
+    return found if _shallow(found) else None
+
+
+def _shallow(value: Any) -> bool:
+    """Whether what a server answers is nested as an account of itself is, and not without end."""
+    level = [value]
+    for _ in range(_NESTING):
+        level = [
+            item
+            for one in level
+            if isinstance(one, dict | list)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return True
+    return False

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -57,3 +60,29 @@ def test_an_nvidia_smi_in_trouble_is_a_problem_and_no_error(
     assert time.monotonic() - begun < 5.0
     assert "GPUs cannot be seen: nvidia-smi" in problems[0]
     assert procs.gpu_memory([1]) is None
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HT"]
+)
+def test_an_answer_that_comes_drop_by_drop_is_cut_off(head: bytes) -> None:
+    ended = threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        client, _ = server.accept()
+        with client, contextlib.suppress(OSError):
+            client.sendall(head)
+            while not ended.wait(0.05):
+                client.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        begun = time.monotonic()
+        with pytest.raises(base.Fail) as caught:
+            reading.http_exchange("127.0.0.1", server.getsockname()[1], "/", 0.5)
+        took = time.monotonic() - begun
+        ended.set()
+        thread.join()
+    assert caught.value.detail["state"] == "timeout"
+    assert took < 5.0

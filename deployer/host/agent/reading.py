@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import stat
+import threading
 import time
 from typing import Any, List, Optional, Set, Tuple
 
@@ -342,14 +343,33 @@ def http_exchange(
     body: Any = None,
     headers: Any = None,
 ) -> Json:
-    """One HTTP request. Raises Fail("http") with ``state``: refused, timeout or reset."""
+    """One HTTP request. Raises Fail("http") with ``state``: refused, timeout or reset.
+
+    ``timeout`` is for all of it: an answer that comes drop by drop is cut off.
+    """
     begun = time.monotonic()
     connection = http.client.HTTPConnection(address, port, timeout=timeout)
+    late = threading.Event()
+    timer: Optional[threading.Timer] = None
+    answer: Optional[http.client.HTTPResponse] = None
     try:
+        connection.connect()
+        sock = connection.sock
+
+        def cut_off() -> None:
+            late.set()
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(timeout, cut_off)
+        timer.daemon = True
+        timer.start()
         data = body.encode("utf-8") if isinstance(body, str) else None
         connection.request(method, path, data, dict(headers or {}))
         answer = connection.getresponse()
         text = answer.read(64 << 20).decode("utf-8", "replace")
+        if late.is_set():
+            raise socket.timeout
         pairs = {name.lower(): value for name, value in answer.getheaders()}
         return {"status": answer.status, "headers": pairs, "body": text, "seconds": time.monotonic() - begun}
     except (socket.timeout, TimeoutError) as error:
@@ -357,8 +377,14 @@ def http_exchange(
     except ConnectionRefusedError as error:
         raise Fail("http", "connection refused", state="refused") from error
     except (OSError, http.client.HTTPException) as error:
+        if late.is_set():
+            raise Fail("http", "no answer within %g s" % timeout, state="timeout") from error
         raise Fail("http", "connection broken: %s" % error, state="reset") from error
     finally:
+        if timer:
+            timer.cancel()
+        if answer:
+            answer.close()
         connection.close()
 
 

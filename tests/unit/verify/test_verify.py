@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deployer.deploy.verify import Verification, verify
+from deployer.deploy.verify import Verification, server_info, verify
 from deployer.errors import AgentError
 from deployer.host.protocol import Json
 
@@ -207,3 +207,11 @@ def test_an_advertised_address_that_does_not_answer_is_given_up(monkeypatch: pyt
 
 def test_an_advertised_address_that_is_no_url_is_a_problem() -> None:
     assert "does not answer" in only(check(Box(), advertised="llm.example"))
+
+
+@pytest.mark.parametrize("depth", [100, 900, 100_000])
+def test_an_account_without_end_is_none(depth: int) -> None:
+    body = '{"a":' * depth + "1" + "}" * depth
+    info, trouble = server_info(Box(pages={"/server_info": (200, body)}), 30000, "127.0.0.1", None)
+    assert info is None
+    assert "not a JSON object" in trouble
