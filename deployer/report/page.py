@@ -115,7 +115,12 @@ def plots(found: Compared) -> list[Json]:
     if any(line.points for line in lines):
         note = "Mean over GPUs; markers and numbers: the passes of the levels. Of several starts the first."
         made.append(
-            _plot("GPUs busy over time", note, lines, (Axis("s since the benchmark began"), Axis("%", top=100.0)))
+            _plot(
+                "GPUs busy over time",
+                note,
+                lines,
+                (Axis("s since the benchmark began"), Axis("%", top=100.0)),
+            )
         )
     return made
 
