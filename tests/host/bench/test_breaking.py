@@ -75,6 +75,17 @@ def test_a_server_that_breaks_in_mid_level_fails(
     assert f"{last['failed'][kind]} {kind}" in verdict.reasons[0] + verdict.reasons[1]
 
 
+def both_levels(start: Start, fault: dict[str, Any]) -> dict[str, Any]:
+    """A benchmark whose time ends in its second level; a busy machine needs more of it to get there."""
+    for budget in (5.0, 12.0, 30.0):
+        engine = broken(start, fault)
+        bench = measured(engine, budget=budget)
+        if len(bench["levels"]) == 2 and bench["levels"][1]["failed"]:
+            break
+        engine.clean()
+    return bench
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("fault", [("broken-stream", {"how": "stall", "every": 3}), ("hang-at-request", {})])
 def test_a_server_that_falls_silent_at_the_end_of_the_time_leaves_it_open(
@@ -82,7 +93,7 @@ def test_a_server_that_falls_silent_at_the_end_of_the_time_leaves_it_open(
 ) -> None:
     monkeypatch.setattr("deployer.bench.budget.STALLED", 1.0)
     name, options = fault
-    bench = measured(broken(start, {"name": name, "at": MID_LEVEL, **options}), budget=6.0)
+    bench = both_levels(start, {"name": name, "at": MID_LEVEL, **options})
     kinds = bench["levels"][1]["failed"]
     assert set(kinds) == {"stalled"}
     verdict = evaluate(bench, {})
@@ -92,7 +103,7 @@ def test_a_server_that_falls_silent_at_the_end_of_the_time_leaves_it_open(
 
 @pytest.mark.alone
 def test_a_server_that_gets_far_too_slow_in_mid_level_leaves_it_open(start: Start) -> None:
-    bench = measured(broken(start, {"name": "slow", "at": MID_LEVEL, "percent": 20_000}), budget=5.0)
+    bench = both_levels(start, {"name": "slow", "at": MID_LEVEL, "percent": 20_000})
     assert bench["levels"][1]["failed"] == {"cut": 8}
     verdict = evaluate(bench, {})
     assert verdict.result == "inconclusive"
