@@ -38,7 +38,7 @@ from .systemd import is_up, journal_entries, journal_lines, unit_state
 HEALTH_TIMEOUT = 25.0  # /health of a busy server answers after up to 20 s
 UNIT_INTERVAL = 0.2
 PROC_INTERVAL = 1.0
-LAST_WORDS = 0.4  # after the unit has failed: for the journal to deliver its last lines
+LAST_WORDS = 0.8  # after the unit has failed: for the journal to deliver its last lines
 Item = Tuple[str, Any]
 
 
