@@ -23,7 +23,7 @@ All questions are asked side by side. nvidia-smi has 5 s: one that does not answ
 and is a finding of its own (`gpus-unseen`). What does not answer in time is left out, and the checks that need it say
 so. On a machine so busy that the command's own start takes more than 7 s, GPUs are watched for less than was asked (1 s
 at least), the newest {fewer} lines are read, and the report says so; at a load of 10 on two processors it took 9 to 25
-s in all.
+s in all, on an idle one 8.
 
 Somebody else's change of the host is a finding (`change-under-way`) that says whose it is. A candidate on its way is no
 dead service then: `not-serving` tells its phase, and that it should be left alone.
