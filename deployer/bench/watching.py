@@ -47,6 +47,7 @@ def _window(one: Json, level: Json, began: float) -> tuple[float, float]:
     the time in which each stream had a request under way; all of the pass where that is not known either.
     """
     start = began + one["started_s"]
+    whole = start, start + (one["wall_s"] or 0.0)
     if one.get("steady_s") is not None:
         opens = start + (one.get("ramp_s") or 0.0)
         return opens, opens + one["steady_s"]
@@ -56,13 +57,13 @@ def _window(one: Json, level: Json, began: float) -> tuple[float, float]:
         if sample.get("pass") != one.get("repeat"):
             continue
         if sample["start_s"] is None or sample["seconds"] is None:
-            return start, start + (one["wall_s"] or 0.0)
+            return whole
         stream = sample["index"] % level["concurrency"]
         first[stream] = min(first.get(stream, math.inf), sample["start_s"])
         last[stream] = max(last.get(stream, 0.0), sample["start_s"] + sample["seconds"])
     opens, closes = max(first.values(), default=0.0), min(last.values(), default=0.0)
     if len(first) < level["concurrency"] or closes <= opens:
-        return start, start + (one["wall_s"] or 0.0)
+        return whole
     return start + opens, start + closes
 
 

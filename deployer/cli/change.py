@@ -215,4 +215,6 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
     return 10 if detailed_exitcode and made.restart else 0
 
 
-COMMANDS = (apply, rollback, resume, converge, plan)
+#: Those that may change a host.
+CHANGING = (apply, rollback, resume, converge)
+COMMANDS = (*CHANGING, plan)

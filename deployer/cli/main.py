@@ -70,7 +70,8 @@ def run(argv: list[str]) -> int:
         remedy="what the command did stands; make room, and ask again with `deployer status` or `deployer history`",
     )
     print_error(App(), told)  # in words, whatever was asked for: a document is what could not be written
-    return status or (0 if {"apply", "rollback", "resume", "converge"} & set(argv) else told.exit_code)
+    changed = any(command.name in argv for command in change.CHANGING)
+    return status or (0 if changed else told.exit_code)
 
 
 def _run(argv: list[str]) -> int:

@@ -13,11 +13,8 @@ from deployer.config.profile import Profile, effective_bench, effective_gate, ef
 from deployer.deploy.advice import advise, warnings
 from deployer.deploy.asking import (
     ENGINE_REMEDY,
-    Question,
-    ask_host,
     asking_notes,
     engine_complaint,
-    telling,
 )
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
@@ -26,14 +23,12 @@ from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.session import Session
-from deployer.errors import AgentError, PreflightRefused, ValidationRefused
-from deployer.host.state import HostState, ProbeReport, Transition
-from deployer.sglang.asking.answers import Asked
+from deployer.deploy.validating import ask_engine, validate
+from deployer.errors import AgentError, PreflightRefused
+from deployer.host.state import HostState, Transition
 from deployer.sglang.rules import Finding
 from deployer.units.bundle import build_bundle, comparable
 
-#: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.
-DECISIVE = frozenset({"ExecStart", "Type", "User", "Restart"})
 #: Objections with which SGLang cannot judge arguments.
 ANSWERLESS = frozenset({"engine-missing", "sglang-missing", "model-missing", "model-config-missing"})
 
@@ -91,12 +86,6 @@ def make_trial(
         allow_changed=tuple(profile.verify.allow_changed),
     )
     return trial, {name: dict(file) for name, file in bundle.files.items()}, list(bundle.notes)
-
-
-def ask_engine(session: Session, trial: Trial, observed: HostState) -> Asked:
-    """What the host's own SGLang makes of the trial's arguments."""
-    question = Question(trial.argv, trial.environment)
-    return ask_host(session.client, session.service, observed, [question])[0]
 
 
 def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objection], list[str]]:
@@ -237,84 +226,6 @@ def stage(session: Session, trial: Trial, files: dict[str, Json], reporter: Repo
             [Objection("no-user", error.message, f"create it, or correct services.{trial.service}.user")]
         ) from error
     reporter.done(path)
-
-
-def validate(session: Session, trial: Trial, reporter: Reporter, observed: HostState | None = None) -> None:
-    """Let the host's systemd read the unit, and refuse if it understands anything else than what was meant.
-
-    With ``observed`` (its facts) the host's SGLang is asked too, and what it resolves goes into the manifest.
-    """
-    reports = {"live": session.client.probe(trial.service, trial.unit)}
-    reports["candidate"] = session.client.probe(trial.service, trial.candidate)
-    problems = [
-        f"{kind}: {text}" for kind, report in reports.items() for text in probe_problems(report, trial.argv)
-    ]
-    if any("No space left on device" in text for text in problems):
-        raise ValidationRefused(
-            "the host's systemd cannot check the unit, as there is no room for temporary files; nothing was changed:\n"
-            + "\n".join(f"  - {text}" for text in problems),
-            phase=Step.VALIDATE,
-            remedy="free some space in /tmp and /var/tmp on the host (`df -h`, `df -i`), then apply again",
-            detail={"problems": problems},
-        )
-    if problems:
-        raise ValidationRefused(
-            "the host's systemd does not understand the unit as it was meant; nothing was changed:\n"
-            + "\n".join(f"  - {text}" for text in problems),
-            phase=Step.VALIDATE,
-            remedy="if you use a template of your own, compare it with templates/sglang.service.j2",
-            detail={"problems": problems},
-        )
-    same = f"systemd reads back the same {len(trial.argv)} arguments"
-    if observed is None:
-        reporter.done(same)
-        return
-    reporter.progress("asking the host's SGLang what it makes of the arguments")
-    asked = ask_engine(session, trial, observed)
-    for note in asking_notes(asked, trial):
-        reporter.note(note)
-    if asked.verdict == "refused":
-        raise ValidationRefused(
-            f"{engine_complaint(asked, trial.sglang)}; nothing was changed",
-            phase=Step.VALIDATE,
-            remedy=ENGINE_REMEDY,
-            detail={"asked": asked.judgement()},
-        )
-    if asked.verdict == "accepted":
-        resolved = trial.manifest(created=0.0, operator="")["resolved"] | {
-            "engine": telling(asked, trial, session.learned)
-        }
-        session.client.release_update(trial.service, trial.release, patch={"resolved": resolved})
-        same += f", SGLang {trial.sglang} accepts them" + (" (as asked before)" if asked.cached else "")
-    reporter.done(same)
-
-
-def probe_problems(report: ProbeReport, argv: tuple[str, ...]) -> list[str]:
-    """What is wrong with a unit by systemd's own account. Pure."""
-    problems = list(report.verify_lines)
-    for drop_in in report.drop_ins:
-        decisive = sorted(set(drop_in["keys"]) & DECISIVE)
-        if decisive:
-            problems.append(
-                f"{drop_in['path']} sets {', '.join(decisive)}: remove it, or put it into the template"
-            )
-    if report.load_error:
-        problems.append(report.load_error)
-    elif report.argv != argv:
-        place = next(
-            (
-                index
-                for index, (read, meant) in enumerate(zip(report.argv, argv, strict=False))
-                if read != meant
-            ),
-            min(len(report.argv), len(argv)),
-        )
-        read = report.argv[place] if place < len(report.argv) else "(nothing)"
-        meant = argv[place] if place < len(argv) else "(nothing)"
-        problems.append(f"argument {place} reads back as {read!r}, meant was {meant!r}")
-    if not problems and report.verify_status != 0:
-        problems.append(f"systemd-analyze verify ended with status {report.verify_status}")
-    return problems
 
 
 def _refused(session: Session, trial: Trial, made: Plan) -> Outcome:

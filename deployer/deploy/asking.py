@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.config.inventory import ServiceConfig
+from deployer.deploy.files import write_whole
 from deployer.deploy.model import Trial
 from deployer.errors import AgentError
 from deployer.host.client import HostClient
@@ -246,17 +247,3 @@ class _Store:
             kept = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
             for path in kept[:-KEPT]:
                 path.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file with ``text`` in one step. OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from deployer.config.inventory import ServiceConfig
 from deployer.config.secrets import Secret
-from deployer.deploy.asking import Unanswered, run_program, write_whole
+from deployer.deploy.asking import Unanswered, run_program
+from deployer.deploy.files import write_whole
 from deployer.errors import ConfigError, HostError
 from deployer.host.client import HostClient
 from deployer.sglang.asking.answers import Difference, Json, difference

@@ -11,7 +11,6 @@ from deployer.deploy.apply import (
     resume_transition,
     settle,
     take_lease,
-    validate,
 )
 from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import Outcome, Step
@@ -20,6 +19,7 @@ from deployer.deploy.preflight import objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.session import Session
+from deployer.deploy.validating import validate
 from deployer.errors import Refused
 from deployer.units.bundle import comparable
 

@@ -18,7 +18,8 @@ from deployer.host import agent
 from deployer.host.protocol import Json
 
 READY = b"READY\n"
-FULL = "free some space on the host's disk (`df -h /var/lib/deployer`), then run the command again"
+#: The remedy for a full disk of the host.
+FULL = "free some space on the host's disk (`df -h`, `df -i`), then run the command again"
 EXIT_NOT_ROOT = 13
 MINIMUM_PYTHON = "3.8"
 
@@ -250,12 +251,17 @@ def take(answers: queue.SimpleQueue[Json | None], timeout: float | None) -> Json
         return _NOTHING
 
 
+def disk_is_full(code: str, detail: Json) -> bool:
+    """Whether an error of the agent says that the host's disk takes nothing more."""
+    return code == "no-space" or detail.get("errno") in (errno.ENOSPC, errno.EDQUOT)
+
+
 def result_of(message: Json) -> Json:
     """The answer in a final message. AgentError when it is an error."""
     if "error" in message:
         error = message["error"]
         detail = error.get("detail") or {}
-        remedy = FULL if detail.get("errno") in (errno.ENOSPC, errno.EDQUOT) else None
+        remedy = FULL if disk_is_full(error["code"], detail) else None
         raise AgentError(error["code"], error["message"], detail=detail, remedy=remedy)
     answer: Json = message["ok"]
     return answer

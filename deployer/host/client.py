@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from deployer.errors import AgentError, ChannelLost, DeployerError, LeaseHeld, LeaseLost, WorldMoved
+from deployer.host.channel import FULL, disk_is_full
 from deployer.host.protocol import Host, Json, Stream
 from deployer.host.sampled import Sampled
 from deployer.host.state import (
@@ -42,13 +42,12 @@ def translated(error: AgentError, host: str) -> DeployerError:
         return LeaseLost(f"{host}: {error.message}", detail=error.detail)
     if error.code == "moved":
         return WorldMoved(f"{host}: {error.message}", detail=error.detail)
-    full = error.code == "os-error" and error.detail.get("errno") in (errno.ENOSPC, errno.EDQUOT)
-    if full or error.code == "no-space":
+    if disk_is_full(error.code, error.detail):
         where = f" of {error.detail['path']}" if error.detail.get("path") else ""
         return AgentError(
             error.code,
             f"{host}: the disk{where} is full: {error.message}",
-            remedy="free some space on the host (`df -h`, `df -i`), then run the command again",
+            remedy=FULL,
             detail=error.detail,
         )
     return error

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from deployer.deploy.files import write_whole
 from deployer.errors import UsageError
 
 #: The name that stands for the standard output.
@@ -43,7 +44,7 @@ def replace(path: Path, text: str) -> None:
                 text, encoding="utf-8"
             )  # a pipe or a device; or a folder that takes no second file
         else:
-            _beside(path.resolve(), text)
+            write_whole(path.resolve(), text)
     except OSError as error:
         raise cannot_be_written(path, error) from error
 
@@ -75,19 +76,3 @@ def _to_stdout(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # a reader that has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _beside(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        if path.exists():
-            old = path.stat()
-            with contextlib.suppress(PermissionError):  # not ours to give away
-                os.chown(fresh, old.st_uid, old.st_gid)
-            fresh.chmod(old.st_mode & 0o7777)
-        fresh.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise

@@ -188,7 +188,7 @@ def test_the_complaint_of_a_program_is_its_last_error() -> None:
 
 OFFLINE = """\
 WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection broken by \
-'NewConnectionError('Failed to establish a new connection: [Errno 111] Connection refused')': /simple/torch/
+'NewConnectionError('Failed to establish a new connection: [Errno 111] Connection refused')': /torch/
 ERROR: Could not find a version that satisfies the requirement torch==2.13.0+cpu (from versions: none)
 ERROR: No matching distribution found for torch==2.13.0+cpu
 """
