@@ -10,8 +10,9 @@ import subprocess
 import time
 from typing import Dict, Iterator, List, Optional
 
-from .base import Call, Json, ask_systemd, execute, systemctl
+from .base import Call, Fail, Json, ask_systemd, execute, systemctl
 
+SYNC_PATIENCE = 5.0  # seconds for journald to take what waits in its sockets
 NUMBERS = ("NRestarts", "MainPID", "ExecMainStatus", "ExecMainCode")
 STAMPS = ("ActiveEnterTimestamp", "InactiveEnterTimestamp", "StateChangeTimestamp")
 TEXTS = [
@@ -85,8 +86,19 @@ def busctl_all(unit: str, interface: str) -> Json:
     return {name: value["data"] for name, value in json.loads(done.stdout)["data"][0].items()}
 
 
+def journal_sync(patience: float) -> None:
+    """Return once journald has taken all lines that anybody wrote before this call (journalctl(1), ``--sync``).
+
+    They wait in its sockets while the machine is busy. Raises Fail after ``patience`` seconds, and where journald
+    does not answer.
+    """
+    execute(["journalctl", "--sync"], timeout=patience)
+
+
 def journal_cursor() -> str:
-    """Where the journal ends now; empty for an empty journal."""
+    """Where the journal ends now, all included that was written so far; empty for an empty journal."""
+    with contextlib.suppress(Fail):
+        journal_sync(SYNC_PATIENCE)  # else last words of the old server would come after it
     lines = execute(["journalctl", "-q", "-n", "1", "-o", "json"], check=False).stdout.splitlines()
     with contextlib.suppress(ValueError, KeyError):
         return str(json.loads(lines[-1])["__CURSOR"]) if lines else ""
@@ -110,12 +122,17 @@ def journal_lines(entry: Json) -> Iterator[Json]:
             yield {"t": stamp, "text": text, "source": source, "piece": end == "\r"}
 
 
+def journal_argv(unit: str, options: List[str], matches: Optional[List[str]] = None) -> List[str]:
+    """How the journal is asked for what a unit said, and what systemd said of it."""
+    default = ["_SYSTEMD_UNIT=" + unit, "+", "UNIT=" + unit, "_PID=1"]
+    return ["journalctl", "-q", "-o", "json", "--all"] + options + (matches or default)
+
+
 def journal_entries(
     call: Call, unit: str, options: List[str], matches: Optional[List[str]] = None
 ) -> Iterator[Json]:
-    default = ["_SYSTEMD_UNIT=" + unit, "+", "UNIT=" + unit, "_PID=1"]
     child = call.spawn(
-        ["journalctl", "-q", "-o", "json", "--all"] + options + (matches or default),
+        journal_argv(unit, options, matches),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -125,3 +142,15 @@ def journal_entries(
             with contextlib.suppress(ValueError):
                 yield json.loads(line)
     child.wait()
+
+
+def journal_end(unit: str) -> int:
+    """When the newest line of a unit was written (microseconds since the epoch). Raises Fail as journal_sync does."""
+    journal_sync(SYNC_PATIENCE)
+    lines = execute(journal_argv(unit, ["--lines=1"]), timeout=SYNC_PATIENCE).stdout.splitlines()
+    return entry_time(json.loads(lines[-1])) if lines else 0
+
+
+def entry_time(entry: Json) -> int:
+    """When journald took an entry, in microseconds since the epoch."""
+    return int(entry["__REALTIME_TIMESTAMP"])

@@ -33,12 +33,13 @@ from .lease import Session
 from .procs import gpu_memory, listeners, process_stat, unit_pids
 from .reading import http_exchange
 from .registry import operation
-from .systemd import is_up, journal_entries, journal_lines, unit_state
+from .systemd import entry_time, is_up, journal_end, journal_entries, journal_lines, unit_state
 
 HEALTH_TIMEOUT = 25.0  # /health of a busy server answers after up to 20 s
 UNIT_INTERVAL = 0.2
 PROC_INTERVAL = 1.0
-LAST_WORDS = 0.8  # after the unit has failed: for the journal to deliver its last lines
+LAST_WORDS = 5.0  # after a unit has failed: how long the journal may take to deliver its last lines
+LAST_WORDS_BLIND = 0.8  # how long they are waited for where journald does not say whether there are more
 Item = Tuple[str, Any]
 
 
@@ -53,6 +54,7 @@ class Witnesses:
             str(found[4][0]) for found in socket.getaddrinfo(self.address, None)
         ]
         self.started = start_time(args)
+        self.delivered = 0  # when the newest line was written that is in `seen` (microseconds)
         self.seen: queue.SimpleQueue[Item] = queue.SimpleQueue()
         for witness in (self.log, self.unit_changes, self.health, self.processes):
             threading.Thread(target=self.guarded, args=(witness,), daemon=True).start()
@@ -79,6 +81,7 @@ class Witnesses:
             self.args["cursor"] = entry.get("__CURSOR") or cursor  # where to go on should journalctl die
             for line in journal_lines(entry):
                 self.seen.put(("log", dict(line, t=round(line["t"] - offset, 3))))
+            self.delivered = entry_time(entry)
 
     def unit_changes(self) -> None:
         last: Optional[Json] = None
@@ -190,11 +193,23 @@ class Watch:
                 proof = self.judge(self.take(0.1))
                 if proof:
                     if proof["proof"] in ("unit", "restart", "vanished"):
-                        self.judge(self.take(LAST_WORDS))
+                        self.last_words()
                     self.call.emit(dict(proof, kind="failed", t=self.witnesses.at()))
                     return proof
         finally:
             self.call.end()
+
+    def last_words(self) -> None:
+        """Pass on what a failed unit has said to its end: for an error, that is what matters most."""
+        try:
+            end = journal_end(self.witnesses.unit)
+        except (Fail, ValueError, KeyError):
+            self.judge(self.take(LAST_WORDS_BLIND))
+            return
+        deadline = time.monotonic() + LAST_WORDS
+        while self.witnesses.delivered < end and time.monotonic() < deadline:
+            self.judge(self.take(0.05))
+        self.judge(self.take(0.05))
 
     def take(self, seconds: float) -> List[Item]:
         """What arrives within ``seconds``; at once what is there, if a log line or a state is among it."""

@@ -141,6 +141,7 @@ class Server:
         plan = self.plan
         loop = asyncio.get_running_loop()
         engine = Engine(plan, self.faults, log, self.gpu_state, self.holders)
+        stop = self.take_signals(loop)
         log(f"INFO:     Started server process [{os.getpid()}]")
         log("INFO:     Waiting for application startup.")
         log("Using fallback token IDs for yes/no (9693/2152)")
@@ -160,17 +161,10 @@ class Server:
                 f"('{host}', {port}): {(error.strerror or '').lower()}"
             )
             log("INFO:     Waiting for application shutdown.")
-            # It hangs with all that it holds, and nobody reads what a signal would tell.
-            loop.add_signal_handler(signal.SIGTERM, lambda: None)
+            # It hangs with all that it holds, and nobody reads what a signal tells.
             await asyncio.Event().wait()
         server = await asyncio.start_server(connections.serve, sock=listener, limit=2**20)
         log(f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
-        stop: asyncio.Future[int] = loop.create_future()
-        for wanted in (signal.SIGTERM, signal.SIGINT):
-            if wanted == signal.SIGTERM and self.faults.get("ignore-sigterm"):
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                continue
-            loop.add_signal_handler(wanted, _settle, stop, int(wanted))
         watcher = asyncio.create_task(self.watch(engine))
         warmup = None if skip or never else asyncio.create_task(self.warm_up(engine, host, port))
         number = await stop
@@ -180,6 +174,16 @@ class Server:
         if number == signal.SIGTERM:
             await self.drain(engine)
         return self.finish(number, server, connections, listener)
+
+    def take_signals(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
+        """The first SIGTERM or SIGINT from here on: uvicorn, too, takes them before it writes its first line."""
+        stop: asyncio.Future[int] = loop.create_future()
+        for wanted in (signal.SIGTERM, signal.SIGINT):
+            if wanted == signal.SIGTERM and self.faults.get("ignore-sigterm"):
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                continue
+            loop.add_signal_handler(wanted, _settle, stop, int(wanted))
+        return stop
 
     async def warm_up(self, engine: Engine, host: str, port: int) -> None:
         """One request of our own, as SGLang sends one; until it is answered /health says 503."""
