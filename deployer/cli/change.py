@@ -213,8 +213,3 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
     if against and made.action == "deploy":
         return PreflightRefused.exit_code
     return 10 if detailed_exitcode and made.restart else 0
-
-
-#: Those that may change a host.
-CHANGING = (apply, rollback, resume, converge)
-COMMANDS = (*CHANGING, plan)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from deployer.cli.common import App, common_options, pass_app
+from deployer.config.files import template_folders
 from deployer.config.inventory import ServiceConfig
 from deployer.config.profile import Profile, list_profiles
 from deployer.deploy.advice import advise
@@ -25,7 +26,6 @@ from deployer.sglang.rules import RULES, Finding, Severity, find_rule
 from deployer.sglang.rules.reference import rule_document
 from deployer.sglang.versions import flag_table
 from deployer.units.bundle import Bundle, build_bundle
-from deployer.units.render import template_folders
 
 Json = dict[str, Any]
 

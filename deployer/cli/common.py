@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deployer.cli.output import make_console, print_json
+from deployer.config.files import template_folders
 from deployer.config.inventory import HostConfig, Inventory, ServiceConfig, load_inventory
 from deployer.config.profile import Profile, load_profile, profile_folders
 from deployer.config.settings import Settings, load_settings
@@ -30,7 +31,6 @@ from deployer.host.protocol import Host
 from deployer.report.terminal import TerminalReporter
 from deployer.report.writing import STDOUT
 from deployer.resources import shipped
-from deployer.units.render import template_folders
 
 F = TypeVar("F", bound=Callable[..., Any])
 Json = dict[str, Any]

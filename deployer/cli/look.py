@@ -171,6 +171,3 @@ def profiles(app: App, version: str | None) -> int:
     notes = [note] if note else []
     app.show({"profiles": entries, "notes": notes}, profiles_view(entries, notes))
     return 0
-
-
-COMMANDS = (status, history, logs, profiles)

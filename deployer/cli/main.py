@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 import click
 
 from deployer import __version__
-from deployer.cli import change, look
-from deployer.cli.bench import bench
-from deployer.cli.check import check
 from deployer.cli.common import (
     App,
     common_options,
@@ -19,14 +17,30 @@ from deployer.cli.common import (
     print_error,
     write_bug_report,
 )
-from deployer.cli.compare import compare
-from deployer.cli.diagnose import diagnose
-from deployer.cli.doctor import doctor
 from deployer.cli.output import Unbreakable
-from deployer.cli.sglang import sglang
 from deployer.errors import DeployerError, UsageError
-from deployer.rehearsal.commands import rehearse
 
+#: The commands: name, and the module that has it.
+COMMANDS = {
+    "check": "deployer.cli.check",
+    "apply": "deployer.cli.change",
+    "rollback": "deployer.cli.change",
+    "resume": "deployer.cli.change",
+    "converge": "deployer.cli.change",
+    "plan": "deployer.cli.change",
+    "status": "deployer.cli.look",
+    "history": "deployer.cli.look",
+    "logs": "deployer.cli.look",
+    "profiles": "deployer.cli.look",
+    "bench": "deployer.cli.bench",
+    "compare": "deployer.cli.compare",
+    "diagnose": "deployer.cli.diagnose",
+    "doctor": "deployer.cli.doctor",
+    "sglang": "deployer.cli.sglang",
+    "rehearse": "deployer.rehearsal.commands",
+}
+#: Those that may change a host.
+CHANGING = ("apply", "rollback", "resume", "converge")
 EXIT_CODES = """\b
 Exit codes:
   0  done, or nothing to do          5  the candidate failed, the live profile serves again
@@ -36,7 +50,20 @@ Exit codes:
   4  somebody else holds the lease 130  interrupted"""
 
 
+class Commands(click.Group):
+    """Loads a command's module when that command is asked for: what the others stand on is a third of the start."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        found = getattr(import_module(module), cmd_name) if module else None
+        return found if isinstance(found, click.Command) else None
+
+
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=EXIT_CODES,
     help="""Turn an SGLang parallelism profile into a proven-live service on a GPU host.
@@ -56,10 +83,6 @@ def cli(context: click.Context) -> None:
     context.ensure_object(App)
 
 
-for command in (check, *change.COMMANDS, *look.COMMANDS, bench, compare, diagnose, doctor, sglang, rehearse):
-    cli.add_command(command)
-
-
 def run(argv: list[str]) -> int:
     """Run the program and return its exit code. Output that a full disk did not take is an error, too."""
     status = _run(argv)
@@ -70,7 +93,7 @@ def run(argv: list[str]) -> int:
         remedy="what the command did stands; make room, and ask again with `deployer status` or `deployer history`",
     )
     print_error(App(), told)  # in words, whatever was asked for: a document is what could not be written
-    changed = any(command.name in argv for command in change.CHANGING)
+    changed = any(name in argv for name in CHANGING)
     return status or (0 if changed else told.exit_code)
 
 

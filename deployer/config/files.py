@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from deployer.errors import ConfigError
+from deployer.resources import shipped
 
 #: Largest file of configuration that is read, in bytes.
 FILE_LIMIT = 16 * 1024 * 1024
@@ -52,3 +53,11 @@ def existing_folder(folder: Path, setting: str) -> Path:
             remedy=f"correct the setting `{setting}`, or create the folder",
         )
     return folder
+
+
+def template_folders(site: Path | None = None) -> list[Path]:
+    """Where templates are looked for: the site's own folder first, then the shipped ones.
+
+    ConfigError when the site's folder is none.
+    """
+    return [*([existing_folder(site, "templates")] if site is not None else []), shipped("templates")]

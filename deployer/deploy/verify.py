@@ -7,9 +7,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from deployer.errors import AgentError, ConfigError
@@ -25,6 +24,9 @@ from deployer.sglang.server_info import (
     redact,
 )
 from deployer.sglang.versions import defaults
+
+if TYPE_CHECKING:
+    import httpx
 
 #: Seconds that the advertised address may take, all tries together.
 ADVERTISED_SECONDS = 15.0
@@ -279,13 +281,18 @@ def _advertised(
     url: str, models: set[str] | None, api_key: str | None, transport: httpx.BaseTransport | None
 ) -> list[str]:
     """Whether the address that clients use answers, with the models that the server itself names."""
+    import httpx  # a tenth of the program's start, and only those who advertise an address need it
+
+    def may_pass(error: BaseException) -> bool:
+        return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol)
+
     base = url.rstrip("/")
     path = f"{base}/models" if base.endswith("/v1") else f"{base}/v1/models"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     attempts = Retrying(
         stop=stop_after_delay(ADVERTISED_SECONDS / 2),
         wait=wait_fixed(RETRY_SECONDS),
-        retry=retry_if_exception(_may_pass),
+        retry=retry_if_exception(may_pass),
         reraise=True,
     )
     try:
@@ -303,10 +310,6 @@ def _advertised(
             f"the advertised address leads to another server: it serves {sorted(shown)}, ours {sorted(models)}"
         ]
     return []
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol)
 
 
 def _model_names(body: str) -> set[str] | None:

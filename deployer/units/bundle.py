@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from deployer.config.files import template_folders
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
 from deployer.sglang.arguments import LaunchArguments, check_gpus, launch_arguments
 from deployer.units import quoting
-from deployer.units.render import TEXT_LIMIT, UNIT_TEMPLATE, render, template_folders
+from deployer.units.render import TEXT_LIMIT, UNIT_TEMPLATE, render
 from deployer.units.text import section
 
 STATE_ROOT = "/var/lib/deployer"

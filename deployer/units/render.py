@@ -23,10 +23,8 @@ from jinja2.loaders import split_template_path
 from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedEnvironment
 
-from deployer.config.files import existing_folder
 from deployer.config.problems import printable, read_text
 from deployer.errors import ConfigError, DeployerError
-from deployer.resources import shipped
 from deployer.units import quoting
 
 UNIT_TEMPLATE = "sglang.service.j2"
@@ -35,14 +33,6 @@ TEXT_LIMIT = 1024 * 1024
 RANGE_LIMIT = 100_000
 #: How long a template may take, in seconds.
 TIME_LIMIT = 20.0
-
-
-def template_folders(site: Path | None = None) -> list[Path]:
-    """Where templates are looked for: the site's own folder first, then the shipped ones.
-
-    ConfigError when the site's folder is none.
-    """
-    return [*([existing_folder(site, "templates")] if site is not None else []), shipped("templates")]
 
 
 class _Folders(BaseLoader):

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from rich.console import Console
 
@@ -19,6 +18,7 @@ from deployer import errors
 from deployer.cli.check import being_changed, examine
 from deployer.cli.common import App
 from deployer.cli.main import cli, run
+from deployer.config.files import template_folders
 from deployer.config.inventory import ServiceConfig, load_inventory
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.model import Outcome, failure_document
@@ -28,7 +28,7 @@ from deployer.report.findings import checked_view
 from deployer.resources import shipped
 from deployer.sglang.asking.answers import Asked
 from deployer.sglang.diagnosis import diagnose
-from deployer.units.render import template_folders
+from tests.unit.cli.tree import commands
 from tests.unit.deploy.builders import host_state, service_state
 from tests.unit.doctor.builders import lease
 
@@ -45,23 +45,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def commands() -> list[tuple[str, click.Command]]:
-    found: list[tuple[str, click.Command]] = []
-    for name, command in cli.commands.items():
-        if isinstance(command, click.Group):
-            found += [(f"{name} {inner}", item) for inner, item in command.commands.items()]
-        else:
-            found.append((name, command))
-    return found
-
-
-@pytest.mark.parametrize("name", [name for name, _ in commands()])
+@pytest.mark.parametrize("name", [name for name, _ in commands(cli)])
 def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*name.split(), "--help"]) == 0
     assert re.search(r"Examples?:\n\s+deployer ", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("name", [name.split()[0] for name, _ in commands()])
+@pytest.mark.parametrize("name", [name.split()[0] for name, _ in commands(cli)])
 def test_every_command_is_in_the_reference(name: str) -> None:
     assert f"`{name}" in DOCS.read_text()
 

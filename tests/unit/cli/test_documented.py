@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import click
 import pytest
 
-from deployer.cli.main import cli
+from deployer.cli.main import COMMANDS, cli
 from deployer.resources import package_root
+from tests.unit.cli.tree import commands
 
 TEXT = (package_root() / "docs/cli.md").read_text()
 #: The table of commands: first word -> its rows.
@@ -18,15 +18,6 @@ for word, row in re.findall(r"^\| `(\w+)(.*)$", TEXT, re.MULTILINE):
     ROWS[word] = ROWS.get(word, "") + row + "\n"
 #: Said once for all commands.
 COMMON = {"--inventory", "--service", "--json", "--help"}
-
-
-def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command under its full name, those of groups included."""
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, *above, name)
-        else:
-            yield " ".join((*above, name)), command
 
 
 ALL = dict(commands(cli))
@@ -45,7 +36,7 @@ def test_every_command_and_each_of_its_options_is_documented(name: str) -> None:
 
 
 def test_no_command_is_documented_that_is_none() -> None:
-    assert {name for name in ROWS if name not in cli.commands} == set()
+    assert {name for name in ROWS if name not in COMMANDS} == set()
 
 
 def linked(row: str) -> str:
