@@ -1,6 +1,6 @@
 #!/bin/sh
-# All tests: first those that need the machine to themselves, then the others side by side (they mostly wait; each worker
-# has a practice host of its own). With arguments: just `pytest ARGUMENTS`.
+# All tests: the unit tests, then on practice hosts those that need the machine to themselves, then the others side by side
+# (they mostly wait; each worker has a practice host of its own). With arguments: just `pytest ARGUMENTS`.
 #
 #   tools/test.sh PYTHON [ARGUMENT...]
 set -eu
@@ -23,6 +23,7 @@ if [ $# -gt 0 ]; then
     exit
 fi
 status=0
-run -m "alone and not sglang" || status=$?
-run -n 6 --dist worksteal -m "not alone and not sglang" || status=$?
+tools/unit.sh "$python" || status=$?
+run tests/host tests/e2e -m "alone and not sglang" || status=$?
+run tests/host tests/e2e -n 6 --dist worksteal -m "not alone and not sglang" || status=$?
 exit "$status"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e.conftest import Site
 
 
@@ -23,22 +21,21 @@ def looked(site: Site, service: str) -> dict[str, str]:
     return {item["id"]: item["looked"] for item in document["fine"]}
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("gpus = [0, 1]", "gpus = [2, 3]"),
-        ("extra_args = { base-gpu-id = 0 }", "extra_args = { base-gpu-id = 2 }"),
-    ],
-    ids=["own lists", "own places in one list"],
-)
-def test_each_is_left_alone_by_the_other(site: Site, first: str, second: str) -> None:
+def both_live(site: Site, first: str, second: str) -> None:
     two(site, first, second)
     for service in ("kimi", "mini"):
         assert site.json("apply", "tp2", "--yes", "-s", service)["outcome"] == "live"
-    before = site.invocation()
     assert looked(site, "kimi")["gpu-shared"] == "only the service's processes are on GPU [0, 1]"
     assert looked(site, "mini")["gpu-shared"] == "only the service's processes are on GPU [2, 3]"
 
+
+def test_two_may_have_their_own_places_in_one_list(site: Site) -> None:
+    both_live(site, "extra_args = { base-gpu-id = 0 }", "extra_args = { base-gpu-id = 2 }")
+
+
+def test_each_is_left_alone_by_the_other(site: Site) -> None:
+    both_live(site, "gpus = [0, 1]", "gpus = [2, 3]")
+    before = site.invocation()
     assert site.json("apply", "pp2", "--yes", "-s", "mini")["outcome"] == "live"
     assert site.json("rollback", "--yes", "-s", "mini")["release"] == "0001-tp2"
     assert site.invocation() == before
