@@ -131,7 +131,7 @@ def sentence(found: Json, concurrency: int) -> str:
         flying = max(concurrency - (queued or {"mean": 0})["mean"], 0)
         within = f" in {slots['seen']} of {slots['of']} slots" if slots["of"] > 1 and slots["seen"] else ""
         parts.append(f"{flying:.0f} in flight{within}")
-    elif running:
+    elif running and running["mean"] >= 0.5:  # less: the looks fell between the requests, which says nothing
         parts.append(f"{running['mean']:.0f} in flight")
     if queued:
         parts.append(f"{queued['mean']:.0f} queued" if queued["mean"] >= 0.5 else "none queued")

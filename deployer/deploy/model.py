@@ -226,3 +226,8 @@ def failure_document(
         "evidence": list(evidence),
         "log_tail": log_tail or [],
     }
+
+
+def restarts(count: int) -> str:
+    """So many restarts by systemd, in words."""
+    return f"{count} restart{'' if count == 1 else 's'}"

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from deployer.deploy.model import restarts
 from deployer.report.launch_view import duration
 from deployer.sglang.diagnosis import Diagnosis
 
@@ -33,7 +34,7 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
     if recorded := found.extra.get("recorded"):
         table.add_row("recorded", Text(f"{recorded['signature']}: {recorded['cause']}"))
     if unit := found.extra.get("unit"):
-        said = f"{unit['active']} ({unit['sub']}), result {unit['result'] or 'none'}, {unit['restarts']} restarts"
+        said = f"{unit['active']} ({unit['sub']}), result {unit['result'] or 'none'}, {restarts(unit['restarts'])}"
         table.add_row("unit", Text(said))
     if restarted := found.extra.get("restarted"):
         table.add_row("before", Text(str(restarted), style="yellow"))

@@ -127,6 +127,13 @@ def test_only_what_was_seen_within_the_passes_counts() -> None:
     assert summary(SAMPLES, [(90.0, 95.0)], 32) is None
 
 
+def test_looks_that_fell_between_the_requests_say_nothing_of_what_ran() -> None:
+    looks = [{"t": float(second), "running": 0, "queued": 0, "kv_use": None} for second in range(3)]
+    found = summary(looks, [(0.0, 3.0)], 1)
+    assert found is not None
+    assert found["sentence"] == "C=1: none queued"
+
+
 def test_the_log_tells_slots_and_graphs() -> None:
     base = summary(SAMPLES, [(1.0, 2.0)], 32)
     found = with_log(base, 32, batches=[8] * 3, queued=[24] * 3, graphs=[True] * 3, slots=16)
