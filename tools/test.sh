@@ -25,5 +25,5 @@ fi
 status=0
 tools/unit.sh "$python" || status=$?
 run tests/host tests/e2e -m "alone and not sglang" || status=$?
-run tests/host tests/e2e -n 6 --dist worksteal -m "not alone and not sglang" || status=$?
+run tests/host tests/e2e -n 4 --dist worksteal -m "not alone and not sglang" || status=$?
 exit "$status"

@@ -116,19 +116,27 @@ def _run(argv: list[str]) -> int:
     except DeployerError as error:
         print_error(app, error)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(
+            error.__cause__, EOFError
+        ):  # click takes any for a Ctrl-D; none of ours leaves a command
+            return _bug(app, error.__cause__)
         print_error(app, interrupted())
         return 130
     except BrokenPipeError:
         Unbreakable(sys.stdout).flush()
         return 0
     except Exception as error:
-        path = write_bug_report(error)
-        print_error(
-            app,
-            DeployerError(
-                f"this is a bug in deployer: {type(error).__name__}: {error}",
-                remedy=f"please report it with {path}; `deployer status` shows what is serving",
-            ),
-        )
-        return 1
+        return _bug(app, error)
+
+
+def _bug(app: App, error: Exception) -> int:
+    path = write_bug_report(error)
+    print_error(
+        app,
+        DeployerError(
+            f"this is a bug in deployer: {type(error).__name__}: {error}",
+            remedy=f"please report it with {path}; `deployer status` shows what is serving",
+        ),
+    )
+    return 1

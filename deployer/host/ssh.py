@@ -9,7 +9,7 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,18 @@ SUDO_PATIENCE = 3.0  # from sudo's complaint about a password until we take it a
 PasswordPrompt = Callable[[str], str | None]
 
 
+@contextlib.contextmanager
+def broken() -> Iterator[None]:
+    """What paramiko raises where a connection breaks in mid-message, as the OSError that a pipe's users expect.
+
+    A write to a socket that has just died raises EOFError, also the one that a read makes to ask for more.
+    """
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise ConnectionResetError(str(error) or "the connection broke") from error
+
+
 class SSHPipe:
     """One SSH channel that runs one command."""
 
@@ -61,7 +73,8 @@ class SSHPipe:
     def _collect(self) -> None:
         while True:
             try:
-                data = self._channel.recv_stderr(4096)
+                with broken():
+                    data = self._channel.recv_stderr(4096)
             except TimeoutError:
                 continue
             except OSError:
@@ -71,11 +84,12 @@ class SSHPipe:
             self.stderr.add(data)
 
     def send(self, data: bytes) -> None:
-        self._channel.sendall(data)
+        with broken():
+            self._channel.sendall(data)
 
     def recv(self) -> bytes:
         while True:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError), broken():
                 received: bytes = self._channel.recv(65536)
                 return received
 

@@ -68,11 +68,12 @@ def test_ctrl_c_before_anything_was_changed(live_site: Site) -> None:
 
 
 def test_an_operator_that_dies_is_replaced_by_the_guard_after_the_grace(live_site: Site) -> None:
+    live_site.write_inventory(grace=12)  # so long that a busy machine can look before it ends
     child = begun(live_site)
     child.kill()
     child.communicate()
     assert live_site.status(expect=6)["transition"]["to"] == "0002-pp2"
-    live_site.until(lambda: live_site.step() is None, seconds=40)
+    live_site.until(lambda: live_site.step() is None, seconds=60)
     live_site.until(lambda: live_site.json("status", expect=0) is not None)
     assert_restored(live_site)
     entry = live_site.json("history")["releases"][0]

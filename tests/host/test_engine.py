@@ -148,10 +148,23 @@ def port_open(engine: Engine) -> bool:
 
 @VERSIONS
 def test_refused_then_503_then_200(start: Start, version: str) -> None:
-    engine = start(version, "--pp-size", "2", "--max-running-requests", "16", scale=0.5)
+    # A machine that does other work may not look while the answer is 503, which is for a third of a second at first.
+    for scale in (0.5, 1.0, 3.0):
+        engine = start(version, "--pp-size", "2", "--max-running-requests", "16", scale=scale)
+        seen, early_models = statuses_until_ready(engine)
+        if "503" in seen:
+            break
+    assert seen == ["refused", "503", "200"]
+    assert early_models == 200
+    text = engine.log
+    assert text.index("Memory pool end") < text.index("Uvicorn running on") < text.index("ready to roll")
+
+
+def statuses_until_ready(engine: Engine) -> tuple[list[str], int | None]:
+    """What /health says from the start on, each once, and how /v1/models is answered meanwhile."""
     seen: list[str] = []
     early_models = None
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         begin = time.monotonic()
         try:
@@ -167,10 +180,7 @@ def test_refused_then_503_then_200(start: Start, version: str) -> None:
             assert time.monotonic() - begin >= 1.0
             break
         time.sleep(0.02)
-    assert seen == ["refused", "503", "200"]
-    assert early_models == 200
-    text = engine.log
-    assert text.index("Memory pool end") < text.index("Uvicorn running on") < text.index("ready to roll")
+    return seen, early_models
 
 
 def test_never_ready(start: Start) -> None:

@@ -51,6 +51,19 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     assert re.search(r"Examples?:\n\s+deployer ", capsys.readouterr().out)
 
 
+def test_an_end_of_file_within_a_command_is_a_bug_and_no_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(settings: object) -> None:
+        raise EOFError
+
+    monkeypatch.setattr("deployer.cli.common.load_settings", broken)
+    assert run(["profiles"]) == 1
+    told = capsys.readouterr().err
+    assert "this is a bug in deployer: EOFError" in told
+    assert "nothing was changed" not in told
+
+
 @pytest.mark.parametrize("name", [name.split()[0] for name, _ in commands(cli)])
 def test_every_command_is_in_the_reference(name: str) -> None:
     assert f"`{name}" in DOCS.read_text()
