@@ -228,7 +228,9 @@ echo yes
 # All that `apply tp2` leaves on a fresh host; and the same put back on one that was wiped.
 _KEEP = """
 cd /
-tar -cf /root/live.tar var/lib/deployer usr/local/lib/systemd/system/*-* etc/systemd/system/*.wants/*kimi*
+tar -cf /root/new.tar var/lib/deployer usr/local/lib/systemd/system/*-* etc/systemd/system/*.wants/*kimi*
+sync /root/new.tar  # so that a power cut leaves all of it or none
+mv /root/new.tar /root/live.tar
 """
 _PUT_BACK = """
 test -e /root/live.tar || exit 0

@@ -20,9 +20,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The demo's practice host in a folder of this test's own."""
-    monkeypatch.setenv("DEPLOYER_REHEARSAL_DIR", f"/var/lib/deployer-rehearsal-test-{os.getpid()}")
+    folder = Path(f"/var/lib/deployer-rehearsal-test-{os.getpid()}")
+    monkeypatch.setenv("DEPLOYER_REHEARSAL_DIR", str(folder))
     yield
     hosts.down()
+    folder.rmdir()
 
 
 @pytest.mark.alone
