@@ -129,7 +129,7 @@ def test_eight_running_is_no_cap(site: Site) -> None:
         "drift",
         "gpu-shared",
     } <= {item["id"] for item in document["fine"]}
-    assert document["seconds"] < 15
+    assert document["seconds"] < 30
 
     # No trace: the same process, no request of ours among those served, no lease, nothing in the audit.
     after = site.status()

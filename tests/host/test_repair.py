@@ -104,13 +104,13 @@ def test_a_server_that_systemd_restarted_long_ago_can_be_watched(place: Place) -
     go_live(place, client, "0001-a")
     run(place, "systemctl", "kill", "--signal=KILL", UNIT)
     until(lambda: observe(client).unit.restarts == 1 and observe(client).running)
-    time.sleep(1.0)
+    time.sleep(4.0)
     answer = converge(client)
     watching = {"invocation_id": answer.invocation_id, "cursor": answer.cursor, "address": place.address}
     with client.watch(service=SERVICE, port=PORT, attach=True, **watching) as stream:
         seen = until(lambda: event if (event := stream.next(0.2)) and event["kind"] == "health" else None)
     assert seen["state"] == "200"
-    assert seen["t"] < 2.0, "and its age does not count"
+    assert seen["t"] < 4.0, "and its age does not count"
 
 
 # --- full disks and damaged files: the way back -----------------------------------------------------------------

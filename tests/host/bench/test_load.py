@@ -255,7 +255,7 @@ def test_a_signal_stops_it_at_once_and_the_cut_is_reported(mock_server: str, num
     process.send_signal(number)
     began = time.monotonic()
     out, _ = process.communicate(timeout=30)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert process.returncode == 130
     bench = json.loads(out.splitlines()[-1])["bench"]
     assert bench["interrupted"] == number.name
@@ -269,7 +269,7 @@ def test_it_stops_when_nobody_reads(mock_server: str) -> None:
     process.stdout.close()
     began = time.monotonic()
     assert process.wait(timeout=30) == 1
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()

@@ -362,7 +362,7 @@ def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pyt
     began = time.monotonic()
     with pytest.raises(GateInconclusive, match=r"said nothing for 0\.5 s"):
         run_benchmark(host, Service(advertised="http://x"), SMALL, place=place, silence=0.5)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     if place == "host":
         assert host.stream_made.cancelled
 
@@ -409,7 +409,7 @@ def test_ctrl_c_stops_the_load(place: str, port: int, mock_server: str, tmp_path
         run_benchmark(
             host, service, {**SMALL, "singles": 0, "output_tokens": 2000}, place=place, on_event=interrupt
         )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     if place == "host":
         assert host.stream_made.cancelled
     assert set(_children()) == before
