@@ -75,6 +75,13 @@ def end_kinds(lines: Iterable[str]) -> list[str]:
     return said
 
 
+def same_end(found: Any, kept: Any) -> bool:
+    """Whether an end is the one that is kept: what was said in that order or, where it is chance who notices first
+    (``or said``), in the other."""
+    first = {name: value for name, value in kept.items() if name != "or said"}
+    return found in (first, {**first, "said": kept.get("or said", first.get("said"))})
+
+
 def launch_kinds(lines: Iterable[str]) -> dict[str, list[str]]:
     """The kinds of lines of each rank ("" is the main process), in order, until it is ready. Equal ones count once."""
     found: dict[str, list[str]] = {}
