@@ -233,8 +233,13 @@ sync /root/new.tar  # so that a power cut leaves all of it or none
 mv /root/new.tar /root/live.tar
 """
 _PUT_BACK = """
+set -e
 test -e /root/live.tar || exit 0
-tar -C / -xf /root/live.tar && systemctl daemon-reload && systemctl start sglang-kimi.service && echo yes
+tar -C / -xf /root/live.tar
+sync -f /var/lib/deployer  # as deployer itself leaves it: a power cut may come
+systemctl daemon-reload
+systemctl start sglang-kimi.service
+echo yes
 """
 
 

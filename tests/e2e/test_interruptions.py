@@ -54,7 +54,7 @@ def test_a_second_ctrl_c_leaves_it_to_the_guard(live_site: Site) -> None:
     assert document["outcome"] == "interrupted"
     assert "guard" in document["message"]
     live_site.until(lambda: live_site.step() is None)
-    live_site.until(lambda: live_site.json("status", expect=0) is not None)
+    live_site.until(lambda: live_site.exit_code("status") == 0)
     assert_restored(live_site)
 
 
@@ -74,7 +74,7 @@ def test_an_operator_that_dies_is_replaced_by_the_guard_after_the_grace(live_sit
     child.communicate()
     assert live_site.status(expect=6)["transition"]["to"] == "0002-pp2"
     live_site.until(lambda: live_site.step() is None, seconds=60)
-    live_site.until(lambda: live_site.json("status", expect=0) is not None)
+    live_site.until(lambda: live_site.exit_code("status") == 0)
     assert_restored(live_site)
     entry = live_site.json("history")["releases"][0]
     assert entry["state"] == "abandoned"
@@ -112,7 +112,7 @@ def test_a_power_cut_in_mid_change_boots_the_live_release(live_site: Site) -> No
     child.kill()
     child.communicate()
     live_site.fault("clear")
-    live_site.until(lambda: live_site.json("status", expect=0) is not None, seconds=60)
+    live_site.until(lambda: live_site.exit_code("status") == 0, seconds=60)
     assert_restored(live_site)
 
 
