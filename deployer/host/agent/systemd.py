@@ -86,23 +86,28 @@ def busctl_all(unit: str, interface: str) -> Json:
     return {name: value["data"] for name, value in json.loads(done.stdout)["data"][0].items()}
 
 
-def journal_sync(patience: float) -> None:
+def journal_sync() -> None:
     """Return once journald has taken all lines that anybody wrote before this call (journalctl(1), ``--sync``).
 
-    They wait in its sockets while the machine is busy. Raises Fail after ``patience`` seconds, and where journald
-    does not answer.
+    They wait in its sockets while the machine is busy. Raises Fail after SYNC_PATIENCE, and where journald does not
+    answer.
     """
-    execute(["journalctl", "--sync"], timeout=patience)
+    execute(["journalctl", "--sync"], timeout=SYNC_PATIENCE)
 
 
 def journal_cursor() -> str:
     """Where the journal ends now, all included that was written so far; empty for an empty journal."""
     with contextlib.suppress(Fail):
-        journal_sync(SYNC_PATIENCE)  # else last words of the old server would come after it
+        journal_sync()  # else last words of the old server would come after it
     lines = execute(["journalctl", "-q", "-n", "1", "-o", "json"], check=False).stdout.splitlines()
     with contextlib.suppress(ValueError, KeyError):
         return str(json.loads(lines[-1])["__CURSOR"]) if lines else ""
     return ""
+
+
+def entry_time(entry: Json) -> int:
+    """When journald took an entry, in microseconds since the epoch; 0 where it does not say."""
+    return int(entry.get("__REALTIME_TIMESTAMP") or 0)
 
 
 def journal_lines(entry: Json) -> Iterator[Json]:
@@ -115,7 +120,7 @@ def journal_lines(entry: Json) -> Iterator[Json]:
     source = "systemd" if entry.get("_PID") == "1" else "engine"
     if entry.get("_TRANSPORT") == "kernel":
         source = "kernel"
-    stamp = int(entry.get("__REALTIME_TIMESTAMP") or 0) / 1e6
+    stamp = entry_time(entry) / 1e6
     parts = re.split(r"(\r\n|[\r\n])", message or "")
     for text, end in zip(parts[::2], [*parts[1::2], ""]):
         if text:
@@ -146,11 +151,6 @@ def journal_entries(
 
 def journal_end(unit: str) -> int:
     """When the newest line of a unit was written (microseconds since the epoch). Raises Fail as journal_sync does."""
-    journal_sync(SYNC_PATIENCE)
+    journal_sync()
     lines = execute(journal_argv(unit, ["--lines=1"]), timeout=SYNC_PATIENCE).stdout.splitlines()
     return entry_time(json.loads(lines[-1])) if lines else 0
-
-
-def entry_time(entry: Json) -> int:
-    """When journald took an entry, in microseconds since the epoch."""
-    return int(entry["__REALTIME_TIMESTAMP"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pwd
 import queue
@@ -201,15 +202,17 @@ class Watch:
 
     def last_words(self) -> None:
         """Pass on what a failed unit has said to its end: for an error, that is what matters most."""
+        end: float
         try:
-            end = journal_end(self.witnesses.unit)
-        except (Fail, ValueError, KeyError):
-            self.judge(self.take(LAST_WORDS_BLIND))
-            return
-        deadline = time.monotonic() + LAST_WORDS
-        while self.witnesses.delivered < end and time.monotonic() < deadline:
-            self.judge(self.take(0.05))
-        self.judge(self.take(0.05))
+            end, patience = journal_end(self.witnesses.unit), LAST_WORDS
+        except (Fail, ValueError):
+            end, patience = math.inf, LAST_WORDS_BLIND
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            items = self.take(0.05)
+            self.judge(items)
+            if not items and self.witnesses.delivered >= end:
+                return
 
     def take(self, seconds: float) -> List[Item]:
         """What arrives within ``seconds``; at once what is there, if a log line or a state is among it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import queue
 import sys
 import tempfile
 import time
@@ -417,6 +418,21 @@ def test_restarts_of_long_ago_do_not_count() -> None:
     found = judge.judge_unit({**UP, "LoadState": "loaded", "NRestarts": 4})
     assert found is not None
     assert found["proof"] == "restart"
+
+
+def test_all_that_a_unit_said_before_it_failed_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much of it waits: more than one look takes, and all of it delivered already."""
+    told: list[dict[str, Any]] = []
+    judge = watching.Watch.__new__(watching.Watch)
+    judge.call, judge.fatal = base.Call(told.append), []
+    judge.witnesses = witnesses = watching.Witnesses.__new__(watching.Witnesses)
+    witnesses.unit, witnesses.started, witnesses.delivered, witnesses.seen = "u", 0.0, 7, queue.SimpleQueue()
+    for number in range(2500):
+        witnesses.seen.put(("log", {"t": 0.0, "text": str(number), "source": "systemd", "piece": False}))
+    monkeypatch.setattr(watching, "journal_end", lambda unit: 7)
+    judge.last_words()
+    lines = [line["text"] for message in told for line in message["event"]["lines"]]
+    assert lines == [str(number) for number in range(2500)]
 
 
 def test_a_watch_of_a_server_that_runs_already_counts_from_its_own_beginning() -> None:
