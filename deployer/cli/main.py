@@ -51,7 +51,7 @@ Exit codes:
 
 
 class Commands(click.Group):
-    """Loads a command's module when that command is asked for: what the others stand on is a third of the start."""
+    """Loads a command's module when that command is asked for: what the others stand on is a quarter of the start."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -117,9 +117,8 @@ def _run(argv: list[str]) -> int:
         print_error(app, error)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
-        if isinstance(
-            error.__cause__, EOFError
-        ):  # click takes any for a Ctrl-D; none of ours leaves a command
+        # click takes any EOFError for a Ctrl-D, but a prompt's own never comes here as the cause.
+        if isinstance(error.__cause__, EOFError):
             return _bug(app, error.__cause__)
         print_error(app, interrupted())
         return 130

@@ -60,4 +60,9 @@ def template_folders(site: Path | None = None) -> list[Path]:
 
     ConfigError when the site's folder is none.
     """
-    return [*([existing_folder(site, "templates")] if site is not None else []), shipped("templates")]
+    return searched(site, "templates", shipped("templates"))
+
+
+def searched(site: Path | None, setting: str, ours: Path) -> list[Path]:
+    """The site's folder, where the setting names one, and the shipped one. ConfigError when the first is none."""
+    return [ours] if site is None else [existing_folder(site, setting), ours]

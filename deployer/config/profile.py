@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError
 
 from deployer.config.bench import BenchConfig, Gate, PartialBench, PartialRelativeGate, RelativeGate
 from deployer.config.fields import NAME, NAME_RULE, Text, check_environment
-from deployer.config.files import existing_folder
+from deployer.config.files import searched
 from deployer.config.inventory import ServiceConfig
 from deployer.config.limits import Count, Limits
 from deployer.config.problems import (
@@ -203,10 +203,7 @@ def profile_folders(site: Path | None = None) -> list[Path]:
 
     ConfigError when the site's folder is none.
     """
-    return [
-        *([existing_folder(site, "profiles")] if site is not None else []),
-        shipped("templates") / "profiles",
-    ]
+    return searched(site, "profiles", shipped("templates") / "profiles")
 
 
 def profile_names(folders: Sequence[Path]) -> list[str]:

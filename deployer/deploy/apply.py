@@ -17,7 +17,7 @@ from deployer.deploy.asking import (
     engine_complaint,
 )
 from deployer.deploy.attempt import Attempt
-from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial
+from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial, count_of
 from deployer.deploy.plan import Plan, make_plan
 from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
@@ -195,8 +195,7 @@ def _version(observed: HostState) -> str:
 def _summary(made: Plan) -> str:
     if made.action == "converge":
         return f"{made.live} is live and equal, but not running as it should"
-    count = len(made.changes)
-    return f"{count} change{'' if count == 1 else 's'} against {made.live or 'nothing'}: a restart is needed"
+    return f"{count_of(len(made.changes), 'change')} against {made.live or 'nothing'}: a restart is needed"
 
 
 def preflight_error(against: list[Objection]) -> PreflightRefused:

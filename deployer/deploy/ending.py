@@ -5,7 +5,7 @@ from __future__ import annotations
 from deployer.deploy import logs
 from deployer.deploy.following import drain
 from deployer.deploy.launch_failure import log_tail
-from deployer.deploy.model import Json, Step, TrialFailed, failure_document
+from deployer.deploy.model import Json, Step, TrialFailed, count_of, failure_document
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.errors import AgentError
@@ -44,7 +44,7 @@ def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> str:
     said = f"stopped in {answer['seconds']:.1f} s"
     if inflight:
         # Under a pipeline SGLang counts only the micro-batch whose turn it is.
-        said += f", at least {inflight} request{'s' if inflight > 1 else ''} in flight"
+        said += f", at least {count_of(inflight, 'request')} in flight"
     return said + (" (SIGKILL was needed)" if answer.get("killed") else "")
 
 

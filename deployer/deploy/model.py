@@ -228,6 +228,6 @@ def failure_document(
     }
 
 
-def restarts(count: int) -> str:
-    """So many restarts by systemd, in words."""
-    return f"{count} restart{'' if count == 1 else 's'}"
+def count_of(number: int, noun: str) -> str:
+    """So many of something that has a regular plural."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -44,15 +44,18 @@ SUDO_PATIENCE = 3.0  # from sudo's complaint about a password until we take it a
 PasswordPrompt = Callable[[str], str | None]
 
 
+#: What paramiko raises, beside OSError, where a connection breaks. A write to a socket that has just died raises
+#: EOFError, also the one that a read makes to ask for more.
+BREAKS = (EOFError, paramiko.SSHException)
+LOST = (OSError, *BREAKS)
+
+
 @contextlib.contextmanager
 def broken() -> Iterator[None]:
-    """What paramiko raises where a connection breaks in mid-message, as the OSError that a pipe's users expect.
-
-    A write to a socket that has just died raises EOFError, also the one that a read makes to ask for more.
-    """
+    """What paramiko raises where a connection breaks, as the OSError that a pipe's users expect."""
     try:
         yield
-    except (EOFError, paramiko.SSHException) as error:
+    except BREAKS as error:
         raise ConnectionResetError(str(error) or "the connection broke") from error
 
 
@@ -64,7 +67,7 @@ class SSHPipe:
             self._channel = transport.open_session(timeout=timeout)
             self._channel.settimeout(SEND_TIMEOUT)
             self._channel.exec_command(command)
-        except (paramiko.SSHException, OSError, EOFError) as error:
+        except LOST as error:
             raise HostUnreachable(f"the host refuses a session: {error}") from error
         self.stderr = Tail()
         self._collector = threading.Thread(target=self._collect, daemon=True)
@@ -95,11 +98,11 @@ class SSHPipe:
 
     def end_input(self) -> None:
         """Close stdin only: what waits for more of it sees its end."""
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        with contextlib.suppress(*LOST):
             self._channel.shutdown_write()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        with contextlib.suppress(*LOST):
             self._channel.close()
 
     def ending(self, wait: float = 0.0) -> tuple[int | None, str]:
@@ -161,7 +164,7 @@ def open_connection(config: HostConfig) -> Connection:
     except (paramiko.AuthenticationException, paramiko.PasswordRequiredException) as error:
         close_chain(connection)
         raise authentication_failed(where, error) from error
-    except (OSError, EOFError, paramiko.SSHException) as error:
+    except LOST as error:
         close_chain(connection)
         if "authentication methods" in str(error):
             raise authentication_failed(where, error) from error
@@ -279,7 +282,7 @@ def chain(connection: Connection) -> list[Connection]:
 def close_chain(connection: Connection) -> None:
     """Close a connection that may be half-open. Fabric closes the client only where opening had succeeded."""
     for hop in reversed(chain(connection)):
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        with contextlib.suppress(*LOST):
             hop.client.close()
 
 

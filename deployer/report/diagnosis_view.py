@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deployer.deploy.model import restarts
+from deployer.deploy.model import count_of
 from deployer.report.launch_view import duration
 from deployer.sglang.diagnosis import Diagnosis
 
@@ -34,7 +34,8 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
     if recorded := found.extra.get("recorded"):
         table.add_row("recorded", Text(f"{recorded['signature']}: {recorded['cause']}"))
     if unit := found.extra.get("unit"):
-        said = f"{unit['active']} ({unit['sub']}), result {unit['result'] or 'none'}, {restarts(unit['restarts'])}"
+        again = count_of(unit["restarts"], "restart")
+        said = f"{unit['active']} ({unit['sub']}), result {unit['result'] or 'none'}, {again}"
         table.add_row("unit", Text(said))
     if restarted := found.extra.get("restarted"):
         table.add_row("before", Text(str(restarted), style="yellow"))

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from deployer.deploy.model import Json, Outcome, restarts
+from deployer.deploy.model import Json, Outcome, count_of
 from deployer.deploy.plan import Plan
 from deployer.report.effect_view import effect_rows
 
@@ -77,7 +77,8 @@ def status_view(document: Json, *, verbose: bool = False) -> RenderableType:
         table.add_row("live", "nothing was ever live")
     running = f", running {escape(unit['running'])}" if unit["running"] else ""
     table.add_row(
-        "unit", f"{unit['name']}: {unit['active']} ({unit['sub']}), {restarts(unit['restarts'])}{running}"
+        "unit",
+        f"{unit['name']}: {unit['active']} ({unit['sub']}), {count_of(unit['restarts'], 'restart')}{running}",
     )
     took = f" in {health['seconds']:.2f} s" if health["ok"] else ""
     table.add_row("health", f"/health: {escape(str(health['status']))}{took}")

@@ -7,7 +7,7 @@ from collections import Counter
 
 from deployer.deploy.doctor.base import Answer, Fine, Hit, Theme, Unknown
 from deployer.deploy.doctor.evidence import Evidence
-from deployer.deploy.model import restarts
+from deployer.deploy.model import count_of
 from deployer.sglang.evidence import UNKNOWN
 from deployer.sglang.failures import classify
 from deployer.sglang.launch_file import read_start
@@ -115,7 +115,7 @@ def health_slow(e: Evidence) -> Answer:
 def restarted(e: Evidence) -> Answer:
     count = e.state.unit.restarts
     if count:
-        return Hit(f"{restarts(count)} since it was started", (f"NRestarts={count}",))
+        return Hit(f"{count_of(count, 'restart')} since it was started", (f"NRestarts={count}",))
     return Fine("no restarts")
 
 
