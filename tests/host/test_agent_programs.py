@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.host.agent import base, procs, reading
+from deployer.host.agent import base, procs, reading, survey
 
 
 def test_a_program_that_hangs_is_left_behind_with_its_children() -> None:
@@ -56,7 +56,7 @@ def test_an_nvidia_smi_in_trouble_is_a_problem_and_no_error(
     monkeypatch.setattr(procs, "SMI_TIMEOUT", 0.3)
     problems: list[str] = []
     begun = time.monotonic()
-    assert reading.gpu_facts(problems, 0.3) == (None, [])
+    assert survey.gpu_facts(problems, 0.3) == (None, [])
     assert time.monotonic() - begun < 20.0
     assert "GPUs cannot be seen: nvidia-smi" in problems[0]
     assert procs.gpu_memory([1]) is None

@@ -19,6 +19,7 @@ MODULES = (
     "lease",
     "registry",
     "leasing",
+    "survey",
     "reading",
     "loads",
     "sampling",

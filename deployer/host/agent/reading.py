@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
-import json
 import os
 import platform
 import re
-import shutil
 import socket
-import stat
 import threading
 import time
-from typing import Any, List, Optional, Set, Tuple
+from typing import Any, List, Optional
 
 from .base import (
     BOOT_ID,
@@ -29,7 +25,6 @@ from .base import (
     boottime,
     candidate_path,
     checked,
-    execute,
     live_path,
     read_intact,
     read_json,
@@ -42,14 +37,11 @@ from .base import (
     unit_name,
 )
 from .lease import Session, lease_view, read_lease
-from .procs import compute_caps, environment_of, gpu_list, gpu_processes, listeners, process_stat, unit_pids
+from .procs import environment_of, listeners, process_stat, unit_pids
 from .registry import operation, own_hash
+from .survey import engine_facts, gpu_facts, memory_total, model_facts
 from .systemd import unit_state
 
-#: Distributions of the engine's environment whose versions decide whether it runs.
-PACKAGES = ("sglang", "httpx", "torch", "transformers", "sglang-kernel", "sgl-kernel", "flashinfer-python")
-#: A config.json above this, in bytes, is none.
-CONFIG_LIMIT = 16 << 20
 MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
 OUTRANKING_DIRS = (  # what systemd reads before our candidate's or our live directory
     "/etc/systemd/system.control",
@@ -161,137 +153,6 @@ def service_state(service: str, port: Optional[int], found: List[str]) -> Json:
         "shadows": shadows(service, state),
         "problems": problems,
     }
-
-
-ENGINE_FACTS = """
-import hashlib, json, os, platform, sys
-from importlib import metadata, util
-versions, found = {}, {}
-for name in %r:
-    try: versions[name] = metadata.version(name)
-    except Exception: pass
-try:
-    digest = hashlib.sha256(repr((sys.version, sys.prefix, sorted(versions.items()))).encode())
-    for top in util.find_spec('sglang').submodule_search_locations:
-        for folder, folders, names in os.walk(top):
-            folders.sort()
-            for name in sorted(name for name in names if name.endswith('.py')):
-                info = os.stat(os.path.join(folder, name))
-                mark = (os.path.relpath(folder, top), name, info.st_size, info.st_mtime_ns)
-                digest.update(repr(mark).encode())
-    found['fingerprint'] = digest.hexdigest()[:16]
-except Exception: pass
-print(json.dumps(dict(found, packages=versions, python_version=platform.python_version())))
-"""
-
-
-def last_object(text: str) -> Json:
-    """The JSON object in the last line that holds one: whatever an environment prints around it. Empty: none."""
-    for line in reversed(text.splitlines()):
-        if line.startswith("{"):
-            with contextlib.suppress(ValueError, RecursionError):
-                return dict(json.loads(line))
-    return {}
-
-
-def engine_facts(python: str) -> Json:
-    """Versions by metadata, without an import; ``fingerprint`` changes with SGLang's files and what it stands on."""
-    path = shutil.which(python)
-    facts: Json = {"python": python, "exists": bool(path), "sglang": None, "httpx": None, "fingerprint": None}
-    facts.update(packages={}, python_version=None)
-    if path:
-        try:
-            done = execute([path, "-I", "-c", ENGINE_FACTS % (PACKAGES,)], timeout=60, check=False)
-        except Fail as failure:
-            if failure.code != "missing-tool":
-                raise
-            return dict(facts, exists=False)  # no program, or one for another processor
-        facts.update(last_object(done.stdout))
-        if not isinstance(facts["packages"], dict):
-            facts["packages"] = {}
-        facts.update((name, facts["packages"].pop(name, None)) for name in ("sglang", "httpx"))
-    return facts
-
-
-def first_time(folder: str, seen: Set[Tuple[int, int]]) -> bool:
-    """Whether a folder was not walked yet: links may lead back to where they are."""
-    try:
-        info = os.stat(folder)
-    except OSError:
-        return False
-    new = (info.st_dev, info.st_ino) not in seen
-    seen.add((info.st_dev, info.st_ino))
-    return new
-
-
-def model_facts(path: str) -> Json:
-    """Size and fingerprint of a model: names, sizes and times of its files, and the text of its small JSON files."""
-    digest, total, count = hashlib.sha256(), 0, 0
-    weights = 0
-    exists = os.path.isdir(path)
-    seen: Set[Tuple[int, int]] = set()
-    first_time(path, seen)
-    for folder, folders, names in os.walk(path, followlinks=True):
-        folders[:] = sorted(
-            name for name in folders if name[0] != "." and first_time(os.path.join(folder, name), seen)
-        )
-        for name in sorted(names):
-            full = os.path.join(folder, name)
-            with contextlib.suppress(OSError):
-                info = os.stat(full)
-                if not stat.S_ISREG(info.st_mode):
-                    continue  # to read a pipe is to wait for somebody
-                small = name.endswith(".json") and info.st_size < 1 << 20
-                mark = read_text(full) if small else int(info.st_mtime)
-                digest.update(
-                    ("%s\0%d\0%s\0" % (os.path.relpath(full, path), info.st_size, mark)).encode("utf-8")
-                )
-                total, count = total + info.st_size, count + 1
-                if folder == path and name.endswith(".safetensors") and not name.startswith("consolidated"):
-                    weights += info.st_size  # `consolidated` is the same weights once more
-    config, own = None, os.path.join(path, "config.json")
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        info = os.stat(own)
-        if stat.S_ISREG(info.st_mode) and info.st_size <= CONFIG_LIMIT:
-            config = json.loads(read_text(own) or "null")
-    fingerprint = digest.hexdigest()[:16] if exists else None
-    return {
-        "path": path,
-        "exists": exists,
-        "bytes": total,
-        "files": count,
-        "weight_bytes": weights,
-        "fingerprint": fingerprint,
-        "config": config,
-    }
-
-
-def memory_total() -> Optional[int]:
-    """The host's memory in bytes, as the kernel says."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.M)
-    return int(found.group(1)) << 10 if found else None
-
-
-def gpu_facts(
-    problems: List[str], patience: Optional[float] = None
-) -> Tuple[Optional[List[Json]], List[Json]]:
-    """GPUs (None where they cannot be seen) and the processes on them. A driver that does not answer is a problem.
-
-    ``patience``: seconds for all of it.
-    """
-    until = None if patience is None else time.monotonic() + patience
-    try:
-        gpus = gpu_list(until)
-        processes = (gpu_processes(gpus, until) if gpus is not None else None) or []
-        caps = compute_caps(until) if gpus else {}
-    except Fail as failure:
-        problems.append("GPUs cannot be seen: %s" % failure.message)
-        return None, []
-    if gpus is not None and not gpus:
-        problems.append("GPUs cannot be seen: nvidia-smi names none")
-    for gpu in gpus or []:
-        gpu["compute_cap"] = caps.get(gpu["index"])
-    return gpus, processes
 
 
 @operation("observe")

@@ -23,9 +23,9 @@ from deployer.host.agent import (
     guard,
     lease,
     procs,
-    reading,
     sampling,
     stopping,
+    survey,
     systemd,
     transition,
     watching,
@@ -254,7 +254,7 @@ def test_weights_are_counted_once(tmp_path: Path) -> None:
         ("config.json", 2),
     ):
         (tmp_path / name).write_text("{}" if size == 2 else "x" * size)
-    found = reading.model_facts(str(tmp_path))
+    found = survey.model_facts(str(tmp_path))
     assert (found["weight_bytes"], found["bytes"], found["files"]) == (30, 92, 5)
 
 
@@ -264,19 +264,19 @@ def test_a_model_of_links_and_pipes_is_looked_at_once(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(tmp_path)
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     os.mkfifo(tmp_path / "pipe.json")
-    found = reading.model_facts(str(tmp_path))
+    found = survey.model_facts(str(tmp_path))
     assert (found["files"], found["config"]) == (1, {"num_hidden_layers": 4})
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "\x00", " " * ((16 << 20) + 1) + "{}"])
 def test_a_config_that_is_none_is_not_known(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    assert reading.model_facts(str(tmp_path))["config"] is None
+    assert survey.model_facts(str(tmp_path))["config"] is None
 
 
 def test_a_config_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
-    assert reading.model_facts(str(tmp_path))["config"] is None
+    assert survey.model_facts(str(tmp_path))["config"] is None
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_config_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_object_an_environment_prints(text: str, found: dict[str, int]) -> None:
-    assert reading.last_object(text) == found
+    assert survey.last_object(text) == found
 
 
 def test_a_state_file_that_nests_without_end_is_damaged(tmp_path: Path) -> None:
@@ -301,10 +301,10 @@ def test_a_state_file_that_nests_without_end_is_damaged(tmp_path: Path) -> None:
 
 
 def test_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "read_text", lambda path: "MemFree:  1 kB\nMemTotal:       24 kB\n")
-    assert reading.memory_total() == 24 << 10
-    monkeypatch.setattr(reading, "read_text", lambda path: None)
-    assert reading.memory_total() is None
+    monkeypatch.setattr(survey, "read_text", lambda path: "MemFree:  1 kB\nMemTotal:       24 kB\n")
+    assert survey.memory_total() == 24 << 10
+    monkeypatch.setattr(survey, "read_text", lambda path: None)
+    assert survey.memory_total() is None
 
 
 # --- lease ------------------------------------------------------------------------------------------------------
@@ -551,7 +551,7 @@ def test_a_driver_that_names_no_gpu_has_a_problem(
     assert gpus.problem == "nvidia-smi names no GPU"
     monkeypatch.setattr(procs, "nvidia_smi", lambda query, until=None: [row])
     problems: list[str] = []
-    assert reading.gpu_facts(problems) == ([], [])
+    assert survey.gpu_facts(problems) == ([], [])
     assert problems == ["GPUs cannot be seen: nvidia-smi names none"]
 
 
@@ -586,8 +586,8 @@ def test_a_python_that_cannot_be_run_is_no_engine(monkeypatch: pytest.MonkeyPatc
     def refuse(*words: Any, **options: Any) -> Any:
         raise base.Fail("missing-tool", "it cannot be run: Exec format error")
 
-    monkeypatch.setattr(reading, "execute", refuse)
-    found = reading.engine_facts(sys.executable)
+    monkeypatch.setattr(survey, "execute", refuse)
+    found = survey.engine_facts(sys.executable)
     assert (found["exists"], found["sglang"], found["packages"]) == (False, None, {})
 
 

@@ -14,7 +14,7 @@ from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.deploy.advice import advise
 from deployer.deploy.preflight import objections
-from deployer.host.agent import procs, reading
+from deployer.host.agent import procs, survey
 from deployer.host.state import Gpu, GpuProcess, HostState
 from deployer.sglang.devices import MOST, last_place, rank_places, taken
 from deployer.sglang.rules import Finding
@@ -43,7 +43,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> HostState:
 
     monkeypatch.setattr(procs, "execute", answer)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    found, processes = reading.gpu_facts([])
+    found, processes = survey.gpu_facts([])
     assert processes == []
     return host_state(service_state(), gpus=tuple(Gpu.from_json(item) for item in found or ()))
 
