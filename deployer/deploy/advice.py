@@ -11,7 +11,8 @@ from typing import Any
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.deploy.model import Objection
-from deployer.host.state import Gpu, HostState
+from deployer.host.hardware import Gpu
+from deployer.host.state import HostState
 from deployer.sglang.rules import (
     Facts,
     Finding,

@@ -14,7 +14,8 @@ from deployer.deploy.model import Step, Trial
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.errors import ValidationRefused
-from deployer.host.state import HostState, ProbeReport
+from deployer.host.answers import ProbeReport
+from deployer.host.state import HostState
 from deployer.sglang.asking.answers import Asked
 
 #: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.

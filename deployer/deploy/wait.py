@@ -20,8 +20,8 @@ from deployer.deploy.generation import generate_once
 from deployer.deploy.launch_failure import LaunchFailure, explain, log_tail
 from deployer.deploy.load_progress import LoadProgress
 from deployer.errors import DeployerError
+from deployer.host.answers import Started
 from deployer.host.protocol import Host, Json
-from deployer.host.state import Started
 from deployer.sglang.failures import classify, fatal_patterns
 from deployer.sglang.launch import PHASES, LaunchLog, LaunchState, Span, finish_timeline, noteworthy
 from deployer.sglang.server_info import redact

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from deployer.deploy.doctor.base import Answer, Fine, Hit, Theme, Unknown
 from deployer.deploy.doctor.evidence import Evidence
+from deployer.host.hardware import GpuProcess
 from deployer.host.sampled import POWER_CAP, GpuSample
-from deployer.host.state import GpuProcess
 from deployer.sglang.rules.base import Severity
 
 THEME = Theme("GPUs and machine")

@@ -14,7 +14,8 @@ from deployer.deploy.learning import learn, table_rows
 from deployer.errors import AgentError, ChannelLost, ConfigError, HostError
 from deployer.host.client import HostClient
 from deployer.host.fake import FakeHost, FakeWorld
-from deployer.host.state import EngineFacts, HostState
+from deployer.host.hardware import EngineFacts
+from deployer.host.state import HostState
 from deployer.sglang.asking.answers import Asked, find_answer
 from deployer.sglang.asking.program import MARK
 from deployer.sglang.versions import flag_table

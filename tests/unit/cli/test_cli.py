@@ -23,7 +23,7 @@ from deployer.config.inventory import ServiceConfig, load_inventory
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.plan import Plan
-from deployer.host.state import EngineFacts, ModelFacts
+from deployer.host.hardware import EngineFacts, ModelFacts
 from deployer.report.findings import checked_view
 from deployer.resources import shipped
 from deployer.sglang.asking.answers import Asked

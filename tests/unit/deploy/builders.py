@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from deployer.deploy.model import Json, Trial
-from deployer.host.state import EngineFacts, Gpu, HostState, ModelFacts, ServiceState, UnitState
+from deployer.host.hardware import EngineFacts, Gpu, ModelFacts
+from deployer.host.state import HostState, ServiceState, UnitState
 
 GIB = 1024**3
 

@@ -11,7 +11,8 @@ from deployer.config.inventory import load_inventory
 from deployer.config.profile import Profile, load_profile, profile_folders, profile_names
 from deployer.deploy.advice import advise, as_objections, host_facts, warnings
 from deployer.deploy.preflight import objections
-from deployer.host.state import EngineFacts, Gpu, HostState, ModelFacts
+from deployer.host.hardware import EngineFacts, Gpu, ModelFacts
+from deployer.host.state import HostState
 from deployer.rehearsal.model import SHARD_BYTES, SHARDS, config
 from deployer.resources import shipped
 from deployer.sglang.rules import Severity

@@ -12,7 +12,8 @@ from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from
 from deployer.config.profile import Profile
 from deployer.deploy.advice import advise
 from deployer.deploy.preflight import notes, objections
-from deployer.host.state import EngineFacts, GpuProcess, HostState, ModelFacts
+from deployer.host.hardware import EngineFacts, GpuProcess, ModelFacts
+from deployer.host.state import HostState
 from tests.unit.deploy.builders import GIB, gpus, host_state, service_state, trial
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from deployer.config.profile import Profile
 from deployer.deploy.doctor.evidence import Evidence, LogLine
 from deployer.deploy.session import Health
+from deployer.host.hardware import GpuProcess
 from deployer.host.sampled import Sampled
-from deployer.host.state import GpuProcess, HostState, Lease, ServiceState
+from deployer.host.state import HostState, Lease, ServiceState
 from deployer.sglang.effect import Computed
 from deployer.sglang.server_info import ArgumentCheck
 from tests.unit.deploy.builders import host_state, manifest, service_state

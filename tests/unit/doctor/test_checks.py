@@ -18,7 +18,7 @@ from deployer.deploy.doctor.evidence import Evidence, LogLine
 from deployer.deploy.doctor.reference import reference
 from deployer.deploy.session import Health
 from deployer.errors import AgentError, ChannelLost
-from deployer.host.state import GpuProcess
+from deployer.host.hardware import GpuProcess
 from deployer.report.doctor_view import doctor_view
 from deployer.resources import package_root
 from deployer.sglang.server_info import ArgumentCheck

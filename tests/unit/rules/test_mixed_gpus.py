@@ -15,7 +15,8 @@ from deployer.config.profile import Profile
 from deployer.deploy.advice import advise
 from deployer.deploy.preflight import objections
 from deployer.host.agent import procs, survey
-from deployer.host.state import Gpu, GpuProcess, HostState
+from deployer.host.hardware import Gpu, GpuProcess
+from deployer.host.state import HostState
 from deployer.sglang.devices import MOST, last_place, rank_places, taken
 from deployer.sglang.rules import Finding
 from tests.unit.deploy.builders import GIB, host_state, service_state, trial

@@ -9,8 +9,8 @@ import pytest
 from deployer.deploy.launch_failure import TAIL_LINES, log_tail
 from deployer.deploy.wait import WaitResult, WaitUpdate, wait_ready
 from deployer.errors import ChannelLost
+from deployer.host.answers import Started
 from deployer.host.protocol import Json
-from deployer.host.state import Started
 from tests.unit.launch.logs import failure
 from tests.unit.wait.scripted import ScriptedHost, failed, health, log, no_answer, proc, real_launch, unit
 
