@@ -1,4 +1,4 @@
-"""What the operations that do something answer, as typed values. The shapes are those of ``docs/architecture.md``.
+"""What the other operations answer, typed. Shapes: ``docs/architecture.md``.
 
 Times are epoch seconds unless a name ends in ``_boottime``.
 """

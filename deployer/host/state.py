@@ -1,4 +1,4 @@
-"""What the host's operations answer, as typed values. The shapes are those of ``docs/architecture.md``.
+"""The state of a host and its services, typed, as `observe` answers it. Shapes: ``docs/architecture.md``.
 
 Times are epoch seconds unless a name ends in ``_boottime``; sizes are bytes; a percentage is 0 to 100.
 """
