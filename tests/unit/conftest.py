@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 import pytest
+from hypothesis import strategies as st
 
 #: Most that a test may take of the processor, in seconds of an ordinary one. Almost all take less than a hundredth.
 CPU_LIMIT = 2.0
@@ -82,6 +83,7 @@ def pytest_collection_finish() -> None:
     """What is loaded by now stays; looking through it again and again for garbage takes seconds. So does looking often
     through what thousands of small tests leave behind.
     """
+    st.text().validate()  # in a fresh checkout hypothesis first works out a table of characters: seconds, once
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
