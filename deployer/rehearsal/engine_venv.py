@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from deployer.rehearsal.layer import Layer
+from deployer.rehearsal.standin import SETTINGS_FILE
 from deployer.resources import package_root
 
 ENGINE_PYTHON = "/opt/sglang/bin/python"
@@ -32,19 +33,15 @@ def write_engine(layer: Layer, *, version: str, settings: dict[str, object]) -> 
     """Write the venv, the nvidia-smi launcher and the stand-in's settings (/etc/sglang-standin.json)."""
     base = Path(sys.base_prefix)
     interpreter = Path(sys.executable).resolve()
-    short = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = f"/opt/sglang/lib/{short}/site-packages"
+    packages = _packages()
     layer.directory("/opt/sglang", opaque=True)
     layer.file(
         "/opt/sglang/pyvenv.cfg",
         f"home = {interpreter.parent}\ninclude-system-site-packages = false\n"
         f"version = {'.'.join(str(part) for part in sys.version_info[:3])}\n",
     )
-    for name in ("python", "python3", short):
-        layer.link(f"/opt/sglang/bin/{name}", interpreter)
-    for path in _files_of("httpx"):
-        layer.link(f"{packages}/{path.name}", path)
-    layer.link(f"{packages}/sglang", _ENGINE / "sglang")
+    for place, target in _links().items():
+        layer.link(place, target)
     layer.file(f"{packages}/standin.pth", f"{_ENGINE}\n")
     info = f"{packages}/sglang-{version}.dist-info"
     layer.file(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
@@ -54,9 +51,31 @@ def write_engine(layer: Layer, *, version: str, settings: dict[str, object]) -> 
     layer.file(
         "/usr/local/bin/nvidia-smi", _NVIDIA_SMI.format(program=quoted(program), python=ENGINE_PYTHON), 0o755
     )
-    layer.file("/etc/sglang-standin.json", json.dumps(settings, indent=2) + "\n")
+    layer.file(SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
     for path in (base, interpreter, package_root()):
         layer.way_to(path)
+
+
+def renew_engine(layer: Layer) -> bool:
+    """Write it again where it leads to another checkout or Python than these, which may be gone. Settings stay."""
+    if all(layer.leads_to(place, target) for place, target in _links().items()):
+        return False
+    settings = json.loads(layer.at(SETTINGS_FILE).read_text())
+    write_engine(layer, version=settings["version"], settings=settings)
+    return True
+
+
+def _packages() -> str:
+    return f"/opt/sglang/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+def _links() -> dict[str, Path]:
+    """The links of the venv, and where on this machine they lead."""
+    interpreter = Path(sys.executable).resolve()
+    names = ("python", "python3", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    found = {f"/opt/sglang/bin/{name}": interpreter for name in names}
+    found |= {f"{_packages()}/{path.name}": path for path in _files_of("httpx")}
+    return found | {f"{_packages()}/sglang": _ENGINE / "sglang"}
 
 
 def quoted(path: Path) -> str:

@@ -25,6 +25,7 @@ from deployer.rehearsal.engine_venv import (
     DEFAULT_VERSION,
     VERSIONS,
     needed_from_machine,
+    renew_engine,
     write_engine,
 )
 from deployer.rehearsal.host import RehearsalHost, find, host_of
@@ -187,6 +188,8 @@ def _boot(host: RehearsalHost) -> None:
     root = host.folder / "root"
     _stop(host)
     machine.mount_image(host.folder / "disk.img", host.folder / "disk")
+    if host.engine == "standin":
+        renew_engine(Layer(host.folder / "disk/upper"))
     machine.mount_overlay(Path("/"), host.folder / "disk/upper", host.folder / "disk/work", root)
     name = f"{host.set}-{host.name}"
     container.start(root, name, host.name, _binds(host.engine), host.folder / "console.log")

@@ -67,6 +67,11 @@ class Layer:
         target.unlink(missing_ok=True)
         target.symlink_to(to)
 
+    def leads_to(self, path: str | Path, to: Path) -> bool:
+        """Whether a path is a symbolic link of this layer to just that."""
+        target = self.at(path)
+        return target.is_symlink() and target.readlink() == to
+
     def way_to(self, path: Path) -> None:
         """Let everybody on the host walk to ``path`` (an interpreter below /root, say)."""
         for parent in reversed(path.parents):

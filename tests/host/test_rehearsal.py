@@ -256,6 +256,21 @@ def test_a_host_that_stopped_boots_again_from_its_disk(own_set: str) -> None:
     assert '"speed": 3' in ssh(host, "cat /etc/sglang-standin.json")
 
 
+def test_a_host_of_a_checkout_that_is_gone_boots_with_the_engine_of_this_one(own_set: str) -> None:
+    host = hosts.up(own_set, settings={"speed": 3})[0]
+    packages = f"/opt/sglang/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    ssh(
+        host,
+        f"ln -sfn /gone/sglang {packages}/sglang; echo /gone > {packages}/standin.pth; echo here > /etc/kept; sync",
+    )
+    container.kill(host.pid)
+    container.wait_gone(container.containers_of(host.folder / "root"))
+    assert hosts.up(own_set) == [host]
+    assert ssh(host, f"{ENGINE_PYTHON} -c 'import sglang.launch_server, httpx; print(1)'") == "1"
+    assert ssh(host, "cat /etc/kept") == "here"
+    assert '"speed": 3' in ssh(host, "cat /etc/sglang-standin.json")
+
+
 def test_the_memory_of_a_host_can_be_limited(fresh_host: RehearsalHost) -> None:
     allocate = ["systemd-run", "--quiet", "--wait", "python3", "-c", "len(bytearray(400 << 20))"]
     fresh_host.limit_memory(300 << 20)
