@@ -15,6 +15,9 @@ from pathlib import Path
 from deployer.errors import HostError
 from deployer.rehearsal import machine
 
+# Enters control groups and becomes systemd-nspawn, so that its process id is known from the start.
+_ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
+
 # Processes
 
 
@@ -40,7 +43,9 @@ def containers_of(root: Path) -> list[int]:
         except OSError:
             continue
         alive = process_started(int(entry.name)) is not None
-        if alive and argv[0].rpartition(b"/")[2] == b"systemd-nspawn" and wanted in argv:
+        program = argv[0].rpartition(b"/")[2]
+        starts = program == b"sh" and _ENTER.encode() in argv  # and becomes systemd-nspawn
+        if alive and wanted in argv and (starts or program == b"systemd-nspawn"):
             found.append(int(entry.name))
     return found
 
@@ -168,15 +173,13 @@ def start(root: Path, name: str, hostname: str, binds: Sequence[tuple[Path, str]
         *(f"--bind-ro={_nspawn_path(source)}:{_nspawn_path(target)}" for source, target in binds),
         "systemd.unit=rehearsal.target",
     ]
-    # The shell enters the control groups and becomes systemd-nspawn, so the process id is known from the start.
-    enter = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
     files = [str(group / "cgroup.procs") for group in groups]
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
         return os.posix_spawn(
             "/bin/sh",
-            ["sh", "-c", enter, "sh", *files, "--", *argv],
+            ["sh", "-c", _ENTER, "sh", *files, "--", *argv],
             {"PATH": machine.SYSTEM_PATH, "LANG": "C.UTF-8", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, nothing, 0),
@@ -206,7 +209,8 @@ def enter(init: int, argv: Sequence[str], *, stdin: str | None = None, timeout: 
         "HOME=/root",
         "LANG=C.UTF-8",
     ]
-    return machine.run(["nsenter", f"--target={init}", *spaces, *clean, *argv], stdin=stdin, timeout=timeout)
+    argv = ["nsenter", f"--target={init}", *spaces, *clean, *argv]
+    return machine.run(argv, stdin=stdin, timeout=timeout, inherit_locks=False)
 
 
 # Memory

@@ -11,7 +11,6 @@ All functions need root on a Linux machine (PreflightRefused otherwise) and tell
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -272,7 +271,7 @@ def down(set_name: str = DEFAULT_SET, *, say: Say = _silent) -> bool:
         left = machine.mounts_below(folder)
         if left:
             raise HostError(f"{left[0]} is still mounted; nothing of {folder} was removed")
-        shutil.rmtree(folder)
+        sets.remove_set(folder)
         sets.give_addresses_back(folder)
         return True
 

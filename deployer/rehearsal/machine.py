@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from deployer.errors import HostError, PreflightRefused
@@ -108,12 +109,43 @@ def require_fit() -> None:
         )
 
 
-def run(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> str:
-    """Run a program of the machine and return what it printed. HostError with its own words when it fails."""
+_locks: set[int] = set()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file. Programs that `run` starts meanwhile hold it too: if we are killed, until they have ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                current = os.path.samestat(os.fstat(handle.fileno()), path.stat())
+            except FileNotFoundError:
+                current = False
+            if current:  # otherwise its last holder has removed the file, and others lock a new one
+                _locks.add(handle.fileno())
+                try:
+                    yield
+                finally:
+                    _locks.discard(handle.fileno())
+                return
+
+
+def run(
+    argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0, inherit_locks: bool = True
+) -> str:
+    """Run a program of the machine and return its output. Raise HostError, with its error output, if it fails."""
     path = program(argv[0]) or argv[0]
     try:
         done = subprocess.run(
-            [path, *argv[1:]], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+            [path, *argv[1:]],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            pass_fds=tuple(_locks) if inherit_locks else (),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostError(f"`{' '.join(argv)}` could not be run: {error}") from error
@@ -181,17 +213,16 @@ def unmount_below(folder: Path, patience: float = 10.0) -> None:
     What stays busy for ``patience`` seconds is detached lazily. Containers that were started meanwhile hold copies of
     our mounts; the kernel drops those when the mount point is removed, and only then is the disk really free.
     """
-    for point in mounts_below(folder):
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                run(["umount", str(point)])
-                break
-            except HostError:
-                if time.monotonic() > deadline:
-                    run(["umount", "--lazy", str(point)])
-                    break
-                time.sleep(0.1)
+    deadline = time.monotonic() + patience
+    while points := mounts_below(folder):
+        busy = time.monotonic() > deadline
+        try:
+            run(["umount", *(["--lazy"] if busy else []), str(points[0])])
+        except HostError:
+            # It may have vanished since we looked; what is still there is tried again until it can be detached.
+            if busy and points[0] in mounts_below(folder):
+                raise
+            time.sleep(0.1)
     for name in ("root", "disk"):
         remove_folder(folder / name)
 
@@ -203,13 +234,20 @@ def loops_of(image: Path) -> list[str]:
 
 
 def detach_loops(image: Path, patience: float = 5.0) -> None:
-    """Detach whatever loop device still holds an image."""
+    """Detach the loop devices that still hold an image. The kernel detaches them, too, as soon as nobody uses them."""
     deadline = time.monotonic() + patience
-    while devices := loops_of(image):
+    failure: HostError | None = None
+    for attempt in itertools.count():
+        devices = loops_of(image)
+        if not devices:
+            return
+        if attempt and time.monotonic() > deadline:
+            raise HostError(f"{image} is still held by {', '.join(devices)}") from failure
         for device in devices:
-            run(["losetup", "--detach", device])
-        if time.monotonic() > deadline:
-            raise HostError(f"{image} is still held by {', '.join(devices)}")
+            try:
+                run(["losetup", "--detach", device])
+            except HostError as error:  # gone since we looked, or in use: the next look decides
+                failure = error
         time.sleep(0.05)
 
 

@@ -7,10 +7,10 @@ of them share, wherever their state folders are.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -117,27 +117,39 @@ def all_sets() -> list[str]:
 
 
 def require_set(folder: Path) -> None:
-    """UsageError where a folder is there already, and is no set's: what others keep in it is not to be removed."""
-    if folder.exists() and not _is_set(folder):
+    """Raise UsageError if a folder exists and is not a set's: what others keep in it must not be removed."""
+    if not _is_set(folder) and folder.exists():
         raise UsageError(
-            f"{folder} is there, and is no set of practice hosts",
+            f"{folder} exists and is not a set of practice hosts",
             remedy="give another name, or name another folder for all sets in DEPLOYER_REHEARSAL_DIR",
         )
 
 
 def _is_set(folder: Path) -> bool:
     """Whether a folder has a set's record, or was made for one that was not written yet."""
-    if not folder.is_dir():
+    try:
+        names = {path.name for path in folder.iterdir()}
+    except (FileNotFoundError, NotADirectoryError):  # another command may be removing it
         return False
-    names = {path.name for path in folder.iterdir()}
     return "set.json" in names or names <= {"set.new"}
+
+
+def remove_set(folder: Path) -> None:
+    """Remove a set's folder, its record last: when interrupted, it is still a set that can be removed."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != "set.json":
+            path.unlink()
+    (folder / "set.json").unlink(missing_ok=True)
+    folder.rmdir()
 
 
 @contextlib.contextmanager
 def lock_set(name: str) -> Iterator[None]:
     """Hold a set for one command at a time; waits for the other. The lock file of a set that is not there goes away."""
     path = _REGISTRY / f"set-{name}.lock"
-    with _locked(path):
+    with machine.locked(path):
         try:
             yield
         finally:
@@ -179,7 +191,7 @@ def give_addresses_back(folder: Path) -> None:
 def _registry() -> Iterator[dict[str, str]]:
     """Address to state folder, of all sets of the machine; changes are kept. Entries without a folder are dropped."""
     path = _REGISTRY / "addresses.json"
-    with _locked(_REGISTRY / "addresses.lock"):
+    with machine.locked(_REGISTRY / "addresses.lock"):
         try:
             entries: dict[str, str] = json.loads(path.read_text())
         except (FileNotFoundError, ValueError):
@@ -189,21 +201,6 @@ def _registry() -> Iterator[dict[str, str]]:
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(entries, indent=2) + "\n")
         fresh.replace(path)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        with path.open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            try:
-                current = os.path.samestat(os.fstat(handle.fileno()), path.stat())
-            except FileNotFoundError:
-                current = False
-            if current:  # else who held it before has removed the file, and others lock a new one
-                yield
-                return
 
 
 # Keys

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.rehearsal import container, sets
+from deployer.errors import HostError
+from deployer.rehearsal import container, machine, sets
 from deployer.rehearsal.engine_venv import quoted
 from deployer.resources import package_root
 
@@ -26,6 +30,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_process_is_known_by_its_start() -> None:
     mine = container.process_started(os.getpid())
     assert mine is not None
@@ -35,10 +46,7 @@ def test_a_process_is_known_by_its_start() -> None:
         assert later is not None
         assert later >= mine
         child.kill()
-        deadline = time.monotonic() + 5
-        while container.process_started(child.pid) is not None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert container.process_started(child.pid) is None, "a zombie is no process"
+        wait_for(lambda: container.process_started(child.pid) is None)  # a zombie does not count
     assert container.containers_of(Path("/nowhere")) == []
 
 
@@ -54,7 +62,7 @@ def test_a_set_is_used_by_one_command_at_a_time(root: Path) -> None:
         thread.start()
         time.sleep(0.1)
         order.append("first")
-    thread.join(5)
+    thread.join()
     assert order == ["first", "second"]
 
 
@@ -74,8 +82,83 @@ def test_a_lock_holds_though_its_file_comes_and_goes(root: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     assert seen == [1] * 200
+
+
+def test_a_lock_is_held_until_the_programs_started_under_it_have_ended(root: Path, tmp_path: Path) -> None:
+    started, go, ended = (tmp_path / name for name in ("started", "go", "ended"))
+    os.mkfifo(go)
+    lock = sets._REGISTRY / "set-a.lock"
+    slow = ["sh", "-c", f"touch {started}; read word < {go}; touch {ended}"]
+    holder = (
+        "from pathlib import Path; from deployer.rehearsal import machine\n"
+        f"with machine.locked(Path({str(lock)!r})): machine.run({slow!r})"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder]) as child:
+        wait_for(started.exists)
+        child.kill()
+    with lock.open("w") as handle, pytest.raises(BlockingIOError):
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    go.write_text("\n")
+    with sets.lock_set("a"):
+        assert ended.exists()
+
+
+def test_a_mount_that_vanishes_meanwhile_is_unmounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[list[str]] = []
+
+    def run(argv: list[str]) -> str:
+        tries.append(argv)
+        raise HostError("not mounted")
+
+    tables = iter([[tmp_path / "root", tmp_path / "disk"], [tmp_path / "disk"], []])
+    monkeypatch.setattr(machine, "run", run)
+    monkeypatch.setattr(machine, "mounts_below", lambda folder: next(tables))
+    machine.unmount_below(tmp_path)
+    assert tries == [["umount", str(tmp_path / "root")], ["umount", str(tmp_path / "disk")]]
+
+
+def test_a_busy_mount_is_detached_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = [tmp_path / "disk"]
+
+    def run(argv: list[str]) -> str:
+        if "--lazy" not in argv:
+            raise HostError("target is busy")
+        mounts.clear()
+        return ""
+
+    monkeypatch.setattr(machine, "run", run)
+    monkeypatch.setattr(machine, "mounts_below", lambda folder: list(mounts))
+    machine.unmount_below(tmp_path, patience=0.0)
+    assert not mounts
+
+
+def test_a_mount_that_cannot_be_detached_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(argv: list[str]) -> str:
+        raise HostError("permission denied")
+
+    monkeypatch.setattr(machine, "run", run)
+    monkeypatch.setattr(machine, "mounts_below", lambda folder: [tmp_path / "disk"])
+    with pytest.raises(HostError, match="permission denied"):
+        machine.unmount_below(tmp_path, patience=0.0)
+
+
+@pytest.mark.parametrize("vanished", [True, False])
+def test_a_loop_device_may_be_detached_by_the_kernel_first(
+    vanished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(argv: list[str]) -> str:
+        if "--detach" in argv:
+            raise HostError("losetup: /dev/loop7: detach failed: No such device or address")
+        return next(listings)
+
+    listings = iter(["/dev/loop7\n", "" if vanished else "/dev/loop7\n"])
+    monkeypatch.setattr(machine, "run", run)
+    with nullcontext() if vanished else pytest.raises(HostError, match="still held by /dev/loop7"):
+        machine.detach_loops(tmp_path / "disk.img", patience=0.0)
 
 
 @given(

@@ -84,6 +84,8 @@ class Server:
             await asyncio.sleep(max(0.0, moment - loop.time()))
 
         def send(data: bytes) -> None:
+            if writer.is_closing():
+                raise ConnectionResetError("the client has closed the connection")
             writer.write(b"%x\r\n%s\r\n" % (len(data), data))
 
         def event(document: object) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,25 @@ def test_a_set_whose_folder_is_gone_has_no_address(root: Path) -> None:
     assert sets.take_addresses("b", root / "b", 1) == first
 
 
+def test_a_set_whose_removal_was_interrupted_is_still_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = root / "a"
+    (folder / "practice-1").mkdir(parents=True)
+    sets.SetRecord("a", folder, "0.5.23").save()
+
+    def interrupt(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sets.remove_set(folder)
+    assert sets.all_sets() == ["a"]
+    sets.remove_set(folder)
+    assert not folder.exists()
+
+
 def test_a_removed_set_leaves_no_lock_file(root: Path) -> None:
     with sets.lock_set("a"):
         (root / "a").mkdir(parents=True)
@@ -181,9 +201,9 @@ def test_a_folder_of_somebody_else_is_no_set_and_stays(
     assert sets.all_sets() == ["made"]
     assert hosts.sets_with("sglang") == []
     for engine in ("standin", "sglang"):
-        with pytest.raises(UsageError, match=r"no set of practice hosts|cannot name a set"):
+        with pytest.raises(UsageError, match=r"not a set of practice hosts|cannot name a set"):
             hosts.up(name, engine=engine)
-    with pytest.raises(UsageError, match=r"no set of practice hosts|cannot name a set"):
+    with pytest.raises(UsageError, match=r"not a set of practice hosts|cannot name a set"):
         hosts.down(name)
     assert (root / name / "mine").read_text() == "x"
     assert hosts.down("made")
