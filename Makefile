@@ -20,15 +20,15 @@ help: ## this list
 
 demo: $(STAMP) rehearsal-programs ## the whole job on a practice host, no GPU needed
 	@$(if $(SUDO),$(SUDO) -v)
-	@$(PYTHON_ENV) -m deployer.rehearsal.demo
+	@$(PYTHON_ENV) -m deployer_rehearsal.demo
 
 demo-sglang: $(STAMP) rehearsal-programs ## the same with the real SGLang, on the CPU (3 GB once)
 	@$(if $(SUDO),$(SUDO) -v)
-	@$(PYTHON_ENV) -m deployer.rehearsal.demo sglang
+	@$(PYTHON_ENV) -m deployer_rehearsal.demo sglang
 
 story: $(STAMP) rehearsal-programs ## the README's five profiles one after the other, compared: story.html
 	@$(if $(SUDO),$(SUDO) -v)
-	@$(PYTHON_ENV) -m deployer.rehearsal.demo story
+	@$(PYTHON_ENV) -m deployer_rehearsal.demo story
 
 test: $(STAMP) rehearsal-programs browser compiler ## all tests, those on practice hosts included
 	@tools/test.sh $(PYTHON_ENV) $(ARGS)
@@ -55,7 +55,7 @@ bench-client: $(STAMP) compiler ## load clients side by side; the tables go to d
 	@$(PYTHON_ENV) -m benchmarks.client --write docs/performance.md $(ARGS)
 
 gate-study: $(STAMP) ## how often the gate errs, on simulated starts; the table goes to docs/gate.md
-	@$(PYTHON_ENV) -m deployer.bench.study --write docs/gate.md
+	@$(PYTHON_ENV) -m tools.gate_study --write docs/gate.md
 
 gate-real: $(STAMP) rehearsal-programs ## the same on real starts of a practice host (ten minutes); table in docs/gate.md
 	@$(if $(SUDO),$(SUDO) -v)
@@ -84,7 +84,7 @@ format: $(STAMP) ## bring the code into its usual form
 clean: ## remove the practice hosts of the demos, environment and caches
 	@test ! -x $(PYTHON_ENV) || for set in default sglang story; do $(PYTHON_ENV) -m deployer rehearse down --name $$set; done
 	rm -rf $(VENV) .venv-bench-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
-	find deployer tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find deployer deployer_rehearsal tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
 	@tools/setup.sh environment $(VENV)

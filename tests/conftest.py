@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from deployer.rehearsal import hosts, sets
+from deployer_rehearsal import hosts, sets
 
 # How many examples a property is tried on: few in every run, many by `make fuzz`.
 settings.register_profile("quick", max_examples=10, deadline=None, database=None)

@@ -26,9 +26,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from deployer.rehearsal.sglang_env import environment
-from deployer.sglang.diagnosis import diagnose
-from deployer.sglang.logtext import read
+from deployer.sglang.log.diagnosis import diagnose
+from deployer.sglang.log.text import read
+from deployer_rehearsal.sglang_env import environment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fail_real_cases import CASES, Case

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployer.bench.study import REAL_MARKS, real_block, replaced
+from tools.gate_study import REAL_MARKS, real_block, replaced
 
 SET = "gate-real"
 #: A step that takes this much longer (in %) loses a tenth of the throughput.

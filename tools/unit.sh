@@ -16,7 +16,7 @@ if [ $# -gt 0 ]; then
 fi
 
 # About half of the work. The other process takes whatever is not named here, so that nothing can be left out.
-some="bench deploy engine cli units"
+some="bench deploy rehearsal cli units inspect report"
 # What programs print and what is logged is of no interest to them, and catching it costs each test something.
 plain="--capture=sys -p no:logging"
 told=$(mktemp)

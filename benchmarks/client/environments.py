@@ -60,7 +60,7 @@ def prepared(name: str, folder: Path) -> str:
 
 def _engine() -> Path | None:
     """The environment of a practice host's real SGLang, where it has been made with this Python."""
-    from deployer.rehearsal.sglang_env import VERSION, environment
+    from deployer_rehearsal.sglang_env import VERSION, environment
 
     here = environment()
     lib = here.venv / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
-from deployer.bench import stats
+from deployer.bench.load import stats
 
 _HEAD = 4  # arrival, read, ended, number of pieces: see server.c
 
@@ -57,7 +57,7 @@ def served(raw: bytes) -> list[Served]:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Of values in any order, as `deployer.bench.stats.percentile`. ValueError where there is no value."""
+    """Of values in any order, as `deployer.bench.load.stats.percentile`. ValueError where there is no value."""
     return stats.percentile(sorted(values), share)
 
 

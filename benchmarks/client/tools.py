@@ -12,7 +12,7 @@ from benchmarks.client import results
 from benchmarks.client.figures import Summary
 
 _HERE = Path(__file__).parent
-LOAD = _HERE.parents[1] / "deployer" / "bench" / "load.py"
+LOAD = _HERE.parents[1] / "deployer" / "bench" / "load" / "client.py"
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ def tokenizer(folder: Path) -> Path:
     """A folder with the tokenizer that the others want: bytes and a few words, made here, nothing fetched."""
     where = folder / "tokenizer"
     if not where.exists():
-        from deployer.rehearsal.checkpoint import CHAT, END, SPECIAL
-        from deployer.rehearsal.checkpoint import tokenizer as words
+        from deployer_rehearsal.checkpoint import CHAT, END, SPECIAL
+        from deployer_rehearsal.checkpoint import tokenizer as words
 
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",

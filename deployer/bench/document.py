@@ -10,7 +10,7 @@ from typing import Any
 
 #: Bytes of the largest document; that of 32 levels with 20 passes of 4096 requests each is a tenth of it.
 LARGEST = 1 << 30
-#: The newest version of the document that is known here; `deployer.bench.run` writes it.
+#: The newest version of the document that is known here; `deployer.bench.load.run` writes it.
 NEWEST = 2
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 

@@ -10,9 +10,9 @@ from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Any
 
-from deployer.bench.levels import FINEST, GROWTH
+from deployer.bench.load.levels import FINEST, GROWTH
+from deployer.bench.load.stats import percentile
 from deployer.bench.rates import ONE, table, tables
-from deployer.bench.stats import percentile
 
 Json = dict[str, Any]
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from deployer.bench.levels import any_of, of_histogram, throughput
-from deployer.bench.stats import distribution, known, rounded
+from deployer.bench.load.levels import any_of, of_histogram, throughput
+from deployer.bench.load.stats import distribution, known, rounded
 
 Json = dict[str, Any]
 

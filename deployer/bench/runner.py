@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from deployer.bench.load.sanity import against_baseline
+from deployer.bench.load.spec import API_KEY_VARIABLE, FILES, Spec
+from deployer.bench.log_windows import read_log, with_batches
 from deployer.bench.merge import merged, once_more
-from deployer.bench.sanity import against_baseline
-from deployer.bench.spec import API_KEY_VARIABLE, FILES, Spec
-from deployer.bench.watching import read_log, with_batches
 from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
 from deployer.host.protocol import Host
 
@@ -34,7 +34,7 @@ OnEvent = Callable[[Json], None]
 
 #: The load client says something every second; a silence this long means that it is stuck, in seconds.
 SILENCE = 120.0
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "load"
 _WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 
 
@@ -88,7 +88,7 @@ def run_benchmark(
 ) -> Json:
     """Measure ``service`` and return the bench document, with ``place`` added.
 
-    ``spec`` is a service's ``bench`` table (see `deployer.bench.spec.Spec`; ``place`` in it is the default
+    ``spec`` is a service's ``bench`` table (see `deployer.bench.load.spec.Spec`; ``place`` in it is the default
     for ``place``: ``host``, ``operator`` or ``auto``). ``on_event`` gets progress, and notes ``{"event":
     "note", "text"}``. ``base_url`` replaces the address that follows from the service. ``api_key`` defaults
     to the service's own. ``baseline`` is the bench document whose answer to the fixed prompt is compared.
@@ -232,7 +232,7 @@ def _on_host(
 ) -> Iterator[str]:
     """The client's lines, from the host. It runs as the service's account, whose environment the engine's is."""
     arguments: Json = {
-        "argv": [service.engine.python, "load.py"],
+        "argv": [service.engine.python, "client.py"],
         "stdin": json.dumps(values),
         "env": secret,
         "timeout": limit,
@@ -266,14 +266,14 @@ def _on_host(
 def path_of(name: str) -> Path:
     """One of the load client's files, in the package."""
     own = _FOLDER / name
-    return own if own.exists() else _FOLDER.parent / "host" / "agent" / name
+    return own if own.exists() else _FOLDER.parents[1] / "host" / "agent" / name
 
 
 def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[str]:
     """The client's lines, from a child process; in a session of its own, so that Ctrl-C reaches it through us."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, str(_FOLDER / "load.py")],
+            [sys.executable, str(_FOLDER / "client.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -9,11 +9,11 @@ import click
 
 from deployer.cli.common import App, Seconds, common_options, pass_app, print_error
 from deployer.config.bench import LEVEL_MAX
-from deployer.deploy.compare import Shelf, compared, subjects
-from deployer.deploy.measure import REASON, measure
 from deployer.deploy.model import Json
 from deployer.deploy.session import Session
 from deployer.errors import DeployerError
+from deployer.inspect.compare import Shelf, compared, subjects
+from deployer.inspect.measure import REASON, measure
 from deployer.report.comparison_view import comparison_document, measured_view
 from deployer.report.exports import check_exports, write_exports
 

@@ -14,17 +14,16 @@ from deployer.config.files import template_folders
 from deployer.config.inventory import ServiceConfig
 from deployer.config.profile import Profile, list_profiles
 from deployer.deploy.advice import advise
-from deployer.deploy.asking import Question, ask_host, engine_complaint
+from deployer.deploy.engine_preflight import Question, ask_host, engine_complaint
 from deployer.deploy.preflight import installation
 from deployer.deploy.session import Session
 from deployer.errors import ConfigError, UsageError
-from deployer.host.state import HostState
-from deployer.report.findings import checked_view, explanation_view, rules_view
-from deployer.sglang.arguments import launch_arguments
-from deployer.sglang.asking.answers import Asked
+from deployer.records.host import HostState
+from deployer.report.findings import checked_view, explanation_view, rule_document, rules_view
+from deployer.sglang.flags.arguments import launch_arguments
+from deployer.sglang.flags.versions import flag_table
 from deployer.sglang.rules import RULES, Finding, Severity, find_rule
-from deployer.sglang.rules.reference import rule_document
-from deployer.sglang.versions import flag_table
+from deployer.sglang.server.answers import Asked
 from deployer.units.bundle import Bundle, build_bundle
 
 Json = dict[str, Any]

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from deployer.cli.common import App, common_options, pass_app
-from deployer.deploy.compare import Shelf, compare_words
 from deployer.errors import UsageError
+from deployer.inspect.compare import Shelf, compare_words
 from deployer.report.comparison_view import comparison_document, comparison_view
 from deployer.report.interactive import library
 from deployer.report.page import comparison_page

@@ -7,10 +7,10 @@ from rich.console import Group
 from rich.text import Text
 
 from deployer.cli.common import App, common_options, pass_app
-from deployer.deploy import diagnose as diagnose_
 from deployer.errors import UsageError
+from deployer.inspect import diagnose as diagnose_
 from deployer.report.diagnosis_view import diagnosis_view
-from deployer.sglang.diagnosis import Diagnosis
+from deployer.sglang.log.diagnosis import Diagnosis
 
 
 @click.command()

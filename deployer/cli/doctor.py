@@ -11,9 +11,9 @@ import click
 
 from deployer.cli.common import App, Seconds, common_options, pass_app
 from deployer.config.profile import Profile, load_profile, profile_names
-from deployer.deploy.doctor import judge
-from deployer.deploy.doctor.collect import ASKED, collect
 from deployer.errors import ConfigError
+from deployer.inspect.doctor import judge
+from deployer.inspect.doctor.collect import ASKED, collect
 from deployer.report.doctor_view import doctor_view
 
 

@@ -10,15 +10,15 @@ from rich.live import Live
 
 from deployer.cli.common import App, Seconds, common_options, pass_app
 from deployer.cli.output import Unbreakable, print_json
-from deployer.deploy import logs as logs_
-from deployer.deploy import status as status_
+from deployer.deploy import service_log as logs_
 from deployer.deploy.model import Json
 from deployer.deploy.session import Session
 from deployer.errors import UsageError
+from deployer.inspect import status as status_
 from deployer.report.effect_view import release_view
 from deployer.report.views import history_view, profiles_view, status_view
-from deployer.sglang.arguments import profile_listing
-from deployer.sglang.versions import flag_table
+from deployer.sglang.flags.arguments import profile_listing
+from deployer.sglang.flags.versions import flag_table
 
 
 @click.command()

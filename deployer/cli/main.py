@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from importlib.metadata import entry_points
 
 import click
 
@@ -37,8 +38,9 @@ COMMANDS = {
     "diagnose": "deployer.cli.diagnose",
     "doctor": "deployer.cli.doctor",
     "sglang": "deployer.cli.sglang",
-    "rehearse": "deployer.rehearsal.commands",
 }
+#: Entry points of packages that bring commands of their own, such as `deployer rehearse`.
+PLUGINS = "deployer.commands"
 #: Those that may change a host.
 CHANGING = ("apply", "rollback", "resume", "converge")
 EXIT_CODES = """\b
@@ -54,11 +56,14 @@ class Commands(click.Group):
     """Loads a command's module when that command is asked for: what the others stand on is a quarter of the start."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return sorted([*COMMANDS, *(entry.name for entry in entry_points(group=PLUGINS))])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module = COMMANDS.get(cmd_name)
-        found = getattr(import_module(module), cmd_name) if module else None
+        if module:
+            found = getattr(import_module(module), cmd_name)
+        else:
+            found = next((entry.load() for entry in entry_points(group=PLUGINS, name=cmd_name)), None)
         return found if isinstance(found, click.Command) else None
 
 

@@ -9,10 +9,10 @@ from rich.table import Table
 
 from deployer.cli.common import App, common_options, pass_app
 from deployer.config.inventory import ServiceConfig
-from deployer.deploy.learning import Learned, learn, table_rows
 from deployer.deploy.model import Json
 from deployer.errors import ConfigError
 from deployer.host.client import HostClient
+from deployer.inspect.learn import Learned, learn, table_rows
 
 
 @click.group()

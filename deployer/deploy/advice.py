@@ -11,20 +11,11 @@ from typing import Any
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.deploy.model import Objection
-from deployer.host.hardware import Gpu
-from deployer.host.state import HostState
-from deployer.sglang.rules import (
-    Facts,
-    Finding,
-    GpuFacts,
-    HostFacts,
-    Report,
-    Severity,
-    evaluate,
-    model_shape,
-)
+from deployer.records.hardware import Gpu
+from deployer.records.host import HostState
+from deployer.sglang.flags.versions import flag_table, parse_version
+from deployer.sglang.rules import Facts, Finding, GpuFacts, HostFacts, Report, Severity, evaluate, model_shape
 from deployer.sglang.rules.shape import overridden
-from deployer.sglang.versions import flag_table, parse_version
 
 
 def host_facts(observed: HostState, service: ServiceConfig, overrides: Any = None) -> HostFacts:

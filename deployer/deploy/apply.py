@@ -11,21 +11,21 @@ from typing import Protocol
 
 from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
 from deployer.deploy.advice import advise, warnings
-from deployer.deploy.asking import (
+from deployer.deploy.engine_preflight import (
     ENGINE_REMEDY,
     asking_notes,
     engine_complaint,
 )
-from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial, count_of
 from deployer.deploy.plan import Plan, make_plan
 from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
+from deployer.deploy.rollout import Attempt
 from deployer.deploy.session import Session
-from deployer.deploy.validating import ask_engine, validate
+from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
-from deployer.host.state import HostState, Transition
+from deployer.records.host import HostState, Transition
 from deployer.sglang.rules import Finding
 from deployer.units.bundle import build_bundle, comparable
 

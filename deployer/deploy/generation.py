@@ -8,7 +8,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from deployer.errors import AgentError, ChannelLost
 from deployer.host.protocol import Host, Json
-from deployer.sglang.server_info import redact
+from deployer.sglang.server.info import redact
 
 #: Pause before another try, in seconds.
 RETRY_SECONDS = 0.5

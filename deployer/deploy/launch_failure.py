@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployer.sglang.failures import UNKNOWN, Failure
-from deployer.sglang.launch import LaunchState
+from deployer.sglang.log.failures import UNKNOWN, Failure
+from deployer.sglang.log.launch import LaunchState
 
 #: So many lines of the log are kept with a failure.
 TAIL_LINES = 60

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployer.sglang.launch import PHASES
+from deployer.sglang.log.launch import PHASES
 
 _LOAD = PHASES.index("load")
 #: Reading less than this part of the checkpoint is reading nothing: configuration and tokenizer are small.

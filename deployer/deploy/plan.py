@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployer.deploy.model import Json, Trial
-from deployer.host.state import ServiceState
+from deployer.records.host import ServiceState
 from deployer.units.text import entries
 
 #: Environment entries that name the release itself and so differ between equal releases.

@@ -11,9 +11,9 @@ from deployer.deploy.advice import as_objections
 from deployer.deploy.model import Objection, Trial
 from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
-from deployer.host.hardware import Gpu
-from deployer.host.state import HostState, ServiceState
-from deployer.sglang.devices import rank_places, taken
+from deployer.records.hardware import Gpu
+from deployer.records.host import HostState, ServiceState
+from deployer.sglang.flags.devices import rank_places, taken
 from deployer.sglang.rules import Finding
 from deployer.sglang.rules.sizes import gpu_remedy, too_few_gpus
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from deployer.deploy.figures import earlier_start
-from deployer.deploy.following import converge_arguments, drain
+from deployer.deploy.host_events import converge_arguments, drain
 from deployer.deploy.model import Json, Step, Trial
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session

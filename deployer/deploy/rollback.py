@@ -12,14 +12,14 @@ from deployer.deploy.apply import (
     settle,
     take_lease,
 )
-from deployer.deploy.attempt import Attempt
 from deployer.deploy.model import Outcome, Step
 from deployer.deploy.plan import make_plan, rollback_target
 from deployer.deploy.preflight import objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
+from deployer.deploy.rollout import Attempt
 from deployer.deploy.session import Session
-from deployer.deploy.validating import validate
+from deployer.deploy.validate import validate
 from deployer.errors import Refused
 from deployer.units.bundle import comparable
 

@@ -28,10 +28,10 @@ from deployer.errors import (
     LeaseHeld,
     LeaseLost,
 )
-from deployer.host.answers import LeaseGrant
 from deployer.host.client import Heartbeat, HostClient
 from deployer.host.protocol import Host
-from deployer.host.state import HostState, ServiceState
+from deployer.records.answers import LeaseGrant
+from deployer.records.host import HostState, ServiceState
 
 #: SGLang answers /health after at least 1 s and gives up on itself after 20 s.
 HEALTH_TIMEOUT = 22.0

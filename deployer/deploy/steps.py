@@ -8,18 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from deployer.bench.gate import Verdict, unanswered
+from deployer.bench.load.server import sentences
 from deployer.bench.runner import run_benchmark
-from deployer.bench.server import sentences
 from deployer.config.inventory import ServiceConfig
-from deployer.deploy.ending import stop_unit
 from deployer.deploy.figures import earlier_start, summary
-from deployer.deploy.following import converge_arguments, describe_bench_event, drain
-from deployer.deploy.judging import Case, build_case
-from deployer.deploy.logs import start_log
+from deployer.deploy.gating import Case, build_case
+from deployer.deploy.host_events import converge_arguments, describe_bench_event, drain
 from deployer.deploy.model import Json, Step, Trial, TrialFailed, failure_document
 from deployer.deploy.plan import endpoint
 from deployer.deploy.reporter import Reporter
+from deployer.deploy.service_log import start_log
 from deployer.deploy.session import Session
+from deployer.deploy.stop import stop_unit
 from deployer.deploy.verify import verify
 from deployer.deploy.wait import WaitResult, wait_ready
 

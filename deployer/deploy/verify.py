@@ -13,9 +13,10 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from deployer.errors import AgentError, ConfigError
 from deployer.host.protocol import Host, Json
-from deployer.host.state import ServiceState
-from deployer.sglang.effect import Computed, computed
-from deployer.sglang.server_info import (
+from deployer.records.host import ServiceState
+from deployer.sglang.flags.versions import defaults
+from deployer.sglang.server.effect import Computed, computed
+from deployer.sglang.server.info import (
     ArgumentCheck,
     aliases,
     compare,
@@ -23,7 +24,6 @@ from deployer.sglang.server_info import (
     effective_arguments,
     redact,
 )
-from deployer.sglang.versions import defaults
 
 if TYPE_CHECKING:
     import httpx

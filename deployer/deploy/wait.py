@@ -20,11 +20,11 @@ from deployer.deploy.generation import generate_once
 from deployer.deploy.launch_failure import LaunchFailure, explain, log_tail
 from deployer.deploy.load_progress import LoadProgress
 from deployer.errors import DeployerError
-from deployer.host.answers import Started
 from deployer.host.protocol import Host, Json
-from deployer.sglang.failures import classify, fatal_patterns
-from deployer.sglang.launch import PHASES, LaunchLog, LaunchState, Span, finish_timeline, noteworthy
-from deployer.sglang.server_info import redact
+from deployer.records.answers import Started
+from deployer.sglang.log.failures import classify, fatal_patterns
+from deployer.sglang.log.launch import PHASES, LaunchLog, LaunchState, Span, finish_timeline, noteworthy
+from deployer.sglang.server.info import redact
 
 #: Seconds without any sign of progress before a phase counts as stalled, where the inventory does not say.
 DEFAULT_STALL: dict[str, float] = dict(STALL_DEFAULTS)

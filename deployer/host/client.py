@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from deployer.errors import AgentError, ChannelLost, DeployerError, LeaseHeld, LeaseLost, WorldMoved
-from deployer.host.answers import Hello, HttpAnswer, LeaseGrant, ProbeReport, ReleaseFiles, Started
 from deployer.host.channel import FULL, disk_is_full
-from deployer.host.hardware import Listener
 from deployer.host.protocol import Host, Json, Stream
-from deployer.host.sampled import Sampled
-from deployer.host.state import HostState, Owner, Transition
+from deployer.records.answers import Hello, HttpAnswer, LeaseGrant, ProbeReport, ReleaseFiles, Started
+from deployer.records.hardware import Listener
+from deployer.records.host import HostState, Owner, Transition
+from deployer.records.samples import Sampled
 
 LONG = 150.0  # longer than the host waits for its lock and systemd together
 

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from deployer.bench.load.server import sentences
 from deployer.bench.rates import UNFINISHED, positive, table, tables
-from deployer.bench.server import sentences
 
 Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from deployer.bench.comparison import RATES, Comparison, Finding, Subject, value_of
 from deployer.bench.rates import ONE, rates_of, table, tables
-from deployer.deploy.compare import Compared
+from deployer.inspect.compare import Compared
 from deployer.report.bench_table import bench_view, doubts, number
 
 Json = dict[str, Any]

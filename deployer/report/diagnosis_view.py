@@ -8,7 +8,7 @@ from rich.text import Text
 
 from deployer.deploy.model import count_of
 from deployer.report.launch_view import duration
-from deployer.sglang.diagnosis import Diagnosis
+from deployer.sglang.log.diagnosis import Diagnosis
 
 _STYLE = {"failed": "red", "stopped": "yellow", "no-failure": "green", "not-sglang": "yellow"}
 _MARK = {"failed": "✗", "stopped": "■", "no-failure": "✓", "not-sglang": "?"}

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deployer.deploy.model import Json
-from deployer.sglang.effect import Computed
+from deployer.sglang.server.effect import Computed
 
 _STYLES = {"equal": "green", "changed": "yellow", "missing": "dim", "defaulted": "dim"}
 

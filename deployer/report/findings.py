@@ -132,3 +132,17 @@ def explanation_view(rule: Rule) -> RenderableType:
     if needs:
         parts.append(Text.from_markup(f"[dim]Needs: {escape(needs)} (--on-host)[/dim]"))
     return Group(*parts)
+
+
+def rule_document(rule: Rule) -> dict[str, Any]:
+    """A rule as it appears in JSON documents."""
+    return {
+        "rule": rule.id,
+        "theme": rule.theme,
+        "severity": str(rule.severity),
+        "title": rule.title,
+        "about": rule.about,
+        "remedy": rule.remedy,
+        "references": list(rule.references),
+        "needs": sorted(rule.needs),
+    }

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deployer.deploy.wait import WaitUpdate
-from deployer.sglang.launch import PHASES, Count
+from deployer.sglang.log.launch import PHASES, Count
 
 #: Seconds between two lines of one phase where there is no terminal.
 PLAIN_INTERVAL = 10.0

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from deployer.bench.comparison import Comparison, Subject, stages, value_of
 from deployer.bench.rates import ONE, positive, rates_of, table, tables, trouble
-from deployer.deploy.compare import Compared
+from deployer.inspect.compare import Compared
 from deployer.report.bench_table import number
 from deployer.report.charts import Axis, Point, Series, line_chart, swatch
 from deployer.report.comparison_view import TITLES, all_doubts, comparison_document, server_words

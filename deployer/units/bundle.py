@@ -16,7 +16,7 @@ from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
-from deployer.sglang.arguments import LaunchArguments, check_gpus, launch_arguments
+from deployer.sglang.flags.arguments import LaunchArguments, check_gpus, launch_arguments
 from deployer.units import quoting
 from deployer.units.render import TEXT_LIMIT, UNIT_TEMPLATE, render
 from deployer.units.text import section

@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from deployer.rehearsal.host import RehearsalHost
-from deployer.rehearsal.standin import configure, fault
+from deployer_rehearsal.host import RehearsalHost
+from deployer_rehearsal.standin import configure, fault
 from tests.conftest import wipe
 
 #: Duration of a stand-in's start against the usual 8 s.

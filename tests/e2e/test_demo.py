@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.rehearsal import hosts
+from deployer_rehearsal import hosts
 
 ROOT = Path(__file__).parents[2]
 

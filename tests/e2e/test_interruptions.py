@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deployer.rehearsal import hosts
+from deployer_rehearsal import hosts
 from tests.e2e.conftest import Site, finished
 
 SLOW_CANDIDATE = {"when_argv_contains": "--pp-size"}

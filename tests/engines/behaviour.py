@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from deployer.sglang.batches import parse_batch
-from deployer.sglang.launch_lines import RECORD, SHARDS
+from deployer.sglang.log.batches import parse_batch
+from deployer.sglang.log.launch_lines import RECORD, SHARDS
 
 #: Kinds of lines that deployer reads, in SGLang 0.5.23's words.
 KINDS = (

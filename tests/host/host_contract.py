@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deployer.config.inventory import HostConfig
-from deployer.host.answers import Converged, LeaseGrant, Started
 from deployer.host.channel import ChannelHost
 from deployer.host.client import HostClient
 from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.host.local import LocalHost
 from deployer.host.protocol import Stream
 from deployer.host.ssh import SSHHost
-from deployer.rehearsal.host import RehearsalHost
+from deployer.records.answers import Converged, LeaseGrant, Started
+from deployer_rehearsal.host import RehearsalHost
 
 SERVICE = "kimi"
 UNIT = f"sglang-{SERVICE}.service"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from deployer.errors import AgentError, LeaseHeld, LeaseLost
-from deployer.rehearsal import hosts
-from deployer.rehearsal.host import RehearsalHost
+from deployer_rehearsal import hosts
+from deployer_rehearsal.host import RehearsalHost
 from tests.host.host_contract import (
     ENGINE,
     PORT,

@@ -25,8 +25,8 @@ from deployer.errors import (
 from deployer.host.client import HostClient
 from deployer.host.connect import connect
 from deployer.host.protocol import Stream
-from deployer.rehearsal.host import RehearsalHost
-from deployer.rehearsal.system import PASSWORD
+from deployer_rehearsal.host import RehearsalHost
+from deployer_rehearsal.system import PASSWORD
 from tests.host.host_contract import PORT, SERVICE, acquire, go_live, make_place, observe, stage, until
 
 
@@ -253,7 +253,7 @@ import sys, time
 from deployer.config.inventory import HostConfig
 from deployer.host.client import Heartbeat, HostClient
 from deployer.host.connect import connect
-from deployer.rehearsal.host import find
+from deployer_rehearsal.host import find
 from tests.host.host_contract import acquire, begin, stop
 client = HostClient(connect(HostConfig(**find(sys.argv[1])[0].host_config)))
 acquire(client, ttl=300.0)

@@ -12,7 +12,7 @@ import pytest
 
 from deployer.errors import AgentError, ChannelLost, LeaseHeld, LeaseLost, WorldMoved
 from deployer.host.client import Heartbeat
-from deployer.host.state import Lease
+from deployer.records.host import Lease
 from tests.host.host_contract import (
     PORT,
     SERVICE,

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-ENGINE = Path(__file__).resolve().parents[2] / "deployer" / "rehearsal" / "engine"
+ENGINE = Path(__file__).resolve().parents[2] / "deployer_rehearsal" / "engine"
 HOST = "127.0.77.1"
 OLD, NEW = "0.5.12.post1", "0.5.23"
 VERSIONS = pytest.mark.parametrize("version", [OLD, NEW])
@@ -424,7 +424,9 @@ def test_server_info_has_the_real_shape(start: Start, version: str) -> None:
         version, "--pp-size", "8", "--max-running-requests", "64", "--pp-async-batch-depth", "8", flag, "8"
     )
     info = engine.ready().get("/server_info").json()
-    table = json.loads((ENGINE.parents[1] / "sglang" / "data" / f"args-{version}.json").read_text())
+    table = json.loads(
+        (ENGINE.parents[1] / "deployer" / "sglang" / "data" / f"args-{version}.json").read_text()
+    )
     fields = {field["name"] for field in table["fields"]}
     assert set(info) - fields == SERVER_INFO[version]
     assert fields - set(info) == set()

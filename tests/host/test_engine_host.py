@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from deployer.rehearsal import hosts
-from deployer.rehearsal.engine_venv import ENGINE_PYTHON
-from deployer.rehearsal.hosts import RehearsalHost
-from deployer.rehearsal.model import MODEL, SHARDS
+from deployer_rehearsal import hosts
+from deployer_rehearsal.engine_venv import ENGINE_PYTHON
+from deployer_rehearsal.hosts import RehearsalHost
+from deployer_rehearsal.model import MODEL, SHARDS
 
 UNIT = """\
 [Service]

@@ -15,8 +15,8 @@ import pytest
 
 from deployer.report.interactive import library
 from deployer.report.page import comparison_page
-from tests.unit.bench.test_comparison_view import compared
-from tests.unit.bench.test_page import ARGUMENTS, FIVE
+from tests.unit.report.test_comparison_view import compared
+from tests.unit.report.test_page import ARGUMENTS, FIVE
 
 #: Looks at the page once it is there, in a frame of a phone's width or a desktop's, and writes down what it saw.
 PROBE = """

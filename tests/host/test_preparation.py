@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from deployer.errors import HostError, PreflightRefused
-from deployer.rehearsal import machine, preparation
-from deployer.rehearsal.preparation import Step, is_done, pending, prepare
-from deployer.rehearsal.sglang_env import find_python
+from deployer_rehearsal import machine, preparation
+from deployer_rehearsal.preparation import Step, is_done, pending, prepare
+from deployer_rehearsal.sglang_env import find_python
 
 # Waits for the file `go`, so that a test decides when the step ends.
 _SLOW = """
 import sys
 from pathlib import Path
-from deployer.rehearsal import machine
-from deployer.rehearsal.preparation import Step, prepare
+from deployer_rehearsal import machine
+from deployer_rehearsal.preparation import Step, prepare
 machine.run = lambda argv, **more: ""
 folder = Path(sys.argv[1])
 wait = "echo begun; touch begun; for i in $(seq 300); do test -e go && break; sleep 0.1; done; echo x >>made"

@@ -10,9 +10,9 @@ import pytest
 
 from deployer.config.inventory import inventory_from
 from deployer.config.profile import load_profile, profile_folders
-from deployer.rehearsal.hosts import RehearsalHost
 from deployer.units import quoting
 from deployer.units.bundle import build_bundle
+from deployer_rehearsal.hosts import RehearsalHost
 from tests.unit.units.cases import NASTY
 
 UNIT = "deployer-quoting.service"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from deployer.errors import HostError, UsageError
-from deployer.rehearsal import container, hosts, machine, sets
-from deployer.rehearsal.engine_venv import ENGINE_PYTHON
-from deployer.rehearsal.hosts import RehearsalHost
-from deployer.rehearsal.model import MODEL, SHARDS
-from deployer.rehearsal.system import PASSWORD
+from deployer_rehearsal import container, hosts, machine, sets
+from deployer_rehearsal.engine_venv import ENGINE_PYTHON
+from deployer_rehearsal.hosts import RehearsalHost
+from deployer_rehearsal.model import MODEL, SHARDS
+from deployer_rehearsal.system import PASSWORD
 
 OWN_SET = f"test-{os.getpid()}-own"
 
@@ -233,7 +233,7 @@ def test_two_sets_at_once_and_the_others_are_left_alone(fresh_host: RehearsalHos
 
 @pytest.mark.parametrize("seconds", [0.1, 0.2, 0.35])
 def test_down_works_after_up_was_killed(own_set: str, seconds: float) -> None:
-    program = f"from deployer.rehearsal import hosts; hosts.up({own_set!r}, say=lambda line: print(line, flush=True))"
+    program = f"from deployer_rehearsal import hosts; hosts.up({own_set!r}, say=lambda line: print(line, flush=True))"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline().startswith("practice-1: preparing")

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.errors import HostError
-from deployer.rehearsal import container, machine, sets
-from deployer.rehearsal.engine_venv import quoted
 from deployer.resources import package_root
+from deployer_rehearsal import container, machine, sets
+from deployer_rehearsal.engine_venv import quoted
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_the_commands_work_where_the_working_directory_is_gone(tmp_path: Path) -
     gone = tmp_path / "gone"
     gone.mkdir()
     program = (
-        "import os, sys; os.rmdir(os.getcwd()); import deployer.rehearsal.demo, deployer.rehearsal.commands as c;"
+        "import os, sys; os.rmdir(os.getcwd()); import deployer_rehearsal.demo, deployer_rehearsal.commands as c;"
         " print(c.rerun_hint())"
     )
     done = subprocess.run(

@@ -9,7 +9,7 @@ import pytest
 
 from deployer.errors import AgentError, LeaseLost
 from deployer.host.client import HostClient
-from deployer.rehearsal.host import RehearsalHost
+from deployer_rehearsal.host import RehearsalHost
 from tests.host.host_contract import (
     ENGINE,
     PORT,

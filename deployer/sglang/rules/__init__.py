@@ -15,6 +15,7 @@ from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.problems import nearest, printable
 from deployer.config.profile import Profile
 from deployer.errors import UsageError
+from deployer.sglang.flags.versions import Flags, FlagTable, parse_version
 from deployer.sglang.rules import (
     architecture,
     attention,
@@ -32,7 +33,6 @@ from deployer.sglang.rules import (
 from deployer.sglang.rules.base import Finding, Need, Rule, Severity, Theme
 from deployer.sglang.rules.facts import Facts, GpuFacts, HostFacts
 from deployer.sglang.rules.shape import ModelShape, model_shape
-from deployer.sglang.versions import Flags, FlagTable, parse_version
 
 __all__ = [
     "RULES", "THEMES", "Facts", "Finding", "GpuFacts", "HostFacts", "ModelShape", "Need", "Report", "Rule",

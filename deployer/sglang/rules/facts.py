@@ -11,10 +11,10 @@ from typing import Any
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile, effective_bench
 from deployer.config.secrets import Secret
-from deployer.sglang.devices import rank_places, taken
-from deployer.sglang.extra import option_name
+from deployer.sglang.flags.devices import rank_places, taken
+from deployer.sglang.flags.extra import option_name
+from deployer.sglang.flags.versions import FlagTable, Version, parse_version
 from deployer.sglang.rules.shape import ModelShape
-from deployer.sglang.versions import FlagTable, Version, parse_version
 
 GIB = 1024**3
 
@@ -218,7 +218,7 @@ class Facts:
 
     @cached_property
     def layout(self) -> dict[str, int]:
-        """How ranks are laid over the GPUs that the service sees, as `deployer.sglang.devices` takes it."""
+        """How ranks are laid over the GPUs that the service sees, as `deployer.sglang.flags.devices` takes it."""
         replicas = 1 if self.profile.parallelism.dp_attention else self.profile.parallelism.dp
         base, step = self.whole("--base-gpu-id") or 0, self.whole("--gpu-id-step") or 1
         return {"tp": self.tp, "pp": self.pp, "replicas": replicas, "base": base, "step": step}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from deployer.sglang.extra import secret_looking
+from deployer.sglang.flags.extra import secret_looking
 from deployer.sglang.rules.base import Hit, Need, Severity, Theme
 from deployer.sglang.rules.facts import Facts
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from deployer.sglang.extra import missing
+from deployer.sglang.flags.extra import missing
+from deployer.sglang.flags.versions import history, known_versions
 from deployer.sglang.rules.base import Hit, Need, Severity, Theme
 from deployer.sglang.rules.facts import Facts
-from deployer.sglang.versions import history, known_versions
 
 THEME = Theme("version", "Versions")
 

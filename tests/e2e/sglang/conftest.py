@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from deployer.rehearsal import hosts, sglang_env
-from deployer.rehearsal.host import RehearsalHost
-from deployer.rehearsal.real_engine import MODEL, PYTHON
+from deployer_rehearsal import hosts, sglang_env
+from deployer_rehearsal.host import RehearsalHost
+from deployer_rehearsal.real_engine import MODEL, PYTHON
 from tests.conftest import remove_left_behind, wipe
 from tests.e2e.conftest import Site, end_children
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployer.rehearsal.real_engine import MODEL, PYTHON
+from deployer_rehearsal.real_engine import MODEL, PYTHON
 
 FOLDER = "/srv/broken"
 #: The copy of the checkpoint that a case may break.

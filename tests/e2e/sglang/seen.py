@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from deployer.rehearsal.real_engine import MODEL
+from deployer_rehearsal.real_engine import MODEL
 from tests.e2e.sglang.conftest import SglangSite
 
 

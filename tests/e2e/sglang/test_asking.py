@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from deployer.config.inventory import load_inventory
-from deployer.deploy.asking import Question, ask_host
+from deployer.deploy.engine_preflight import Question, ask_host
 from deployer.host.client import HostClient
 from deployer.host.connect import connect
-from deployer.rehearsal.real_engine import MODEL, PYTHON
+from deployer_rehearsal.real_engine import MODEL, PYTHON
 from tests.e2e.sglang.conftest import SglangSite
 
 BASE = ("--model-path", MODEL, "--device", "cpu", "--max-total-tokens", "16384")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.rehearsal import hosts, sets, sglang_env
+from deployer_rehearsal import hosts, sets, sglang_env
 from tests.e2e.sglang.conftest import SglangSite
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-from deployer.sglang.batches import Batch, parse_batch
+from deployer.sglang.log.batches import Batch, parse_batch
 from tests.e2e.conftest import finished
 from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import journal, strays, watching

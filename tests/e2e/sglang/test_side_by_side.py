@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deployer.rehearsal.real_engine import MODEL, PYTHON
+from deployer_rehearsal.real_engine import MODEL, PYTHON
 from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import journal, watching
 from tests.engines import answers, behaviour

@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from deployer.bench.prompts import estimate
+from deployer.bench.load.prompts import estimate
 
 TTFT = 0.2
 ITL = 0.02

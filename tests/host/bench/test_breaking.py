@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from deployer.bench import load
 from deployer.bench.gate import evaluate
-from deployer.bench.spec import Spec
+from deployer.bench.load import client as load
+from deployer.bench.load.spec import Spec
 from tests.host.test_engine import NEW, Engine, Start, start
 
 __all__ = ["start"]
@@ -91,7 +91,7 @@ def both_levels(start: Start, fault: dict[str, Any]) -> dict[str, Any]:
 def test_a_server_that_falls_silent_at_the_end_of_the_time_leaves_it_open(
     start: Start, monkeypatch: pytest.MonkeyPatch, fault: tuple[str, dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr("deployer.bench.budget.STALLED", 1.0)
+    monkeypatch.setattr("deployer.bench.load.budget.STALLED", 1.0)
     name, options = fault
     bench = both_levels(start, {"name": name, "at": MID_LEVEL, **options})
     kinds = bench["levels"][1]["failed"]
@@ -125,7 +125,7 @@ def test_counters_of_no_use_leave_the_measurement_alone(start: Start, how: str) 
 def test_counters_that_do_not_answer_cost_their_time_once(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deployer.bench.run.PATIENCE", 2.0)
+    monkeypatch.setattr("deployer.bench.load.run.PATIENCE", 2.0)
     bench = measured(broken(start, {"name": "bad-counters", "how": "hang"}))
     assert [level["completed"] for level in bench["levels"]] == [4, 8]
     assert bench["seconds"] < 20.0, "ten looks of two seconds, and the load, would be more"

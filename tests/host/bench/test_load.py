@@ -14,10 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from deployer.bench import load, stream
+from deployer.bench.load import client as load
+from deployer.bench.load import stream
+from deployer.bench.load.spec import API_KEY_VARIABLE, FILES, Spec
+from deployer.bench.load.stats import Request
 from deployer.bench.runner import path_of
-from deployer.bench.spec import API_KEY_VARIABLE, FILES, Spec
-from deployer.bench.stats import Request
 
 SCRIPT = Path(load.__file__)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deployer.bench import load
-from deployer.bench.spec import Spec
-from deployer.bench.workers import Child
+from deployer.bench.load import client as load
+from deployer.bench.load.spec import Spec
+from deployer.bench.load.workers import Child
 
 SMI = """#!/bin/sh
 case "$*" in *clocks.sm*) echo "Field is not a valid field to query."; exit 2;; esac
@@ -71,7 +71,7 @@ def test_an_nvidia_smi_that_hangs_delays_nobody(
 
 def test_a_child_that_ends_within_a_line_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "half.py").write_text("print('{\"t\": 1}')\nprint('{\"t\": ', end='')\n")
-    monkeypatch.setattr("deployer.bench.workers.__file__", str(tmp_path / "workers.py"))
+    monkeypatch.setattr("deployer.bench.load.workers.__file__", str(tmp_path / "workers.py"))
     said: list[Any] = []
 
     async def follow() -> None:

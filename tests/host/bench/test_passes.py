@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from deployer.bench import load
-from deployer.bench.spec import Spec
+from deployer.bench.load import client as load
+from deployer.bench.load.spec import Spec
 
 
 def measure(base: str, model: str, **more: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_nothing_new_is_sent_after_the_end_and_what_is_under_way_may_finish(
     assert level["cut_short"] == f"the time was used up with {sent} of 10 requests sent, 2 of them not ended"
     assert level["failed"] == {"cut": 2}, "a grace of a tenth is not enough"
     assert level["completed"] == sent - 2
-    monkeypatch.setattr("deployer.bench.spec.GRACE", 0.5)
+    monkeypatch.setattr("deployer.bench.load.spec.GRACE", 0.5)
     level = measure(mock_server, "slow", **options)["levels"][0]
     assert level["cut_short"] == f"the time was used up with {level['requests']} of 10 requests sent"
     assert level["failed"] == {}
@@ -108,7 +108,7 @@ def test_a_server_that_hangs_until_the_time_is_up_failed(
     options = {"levels": [2], "repeats": 1, "discard": False, "budget": 2.5}
     bench = measure(mock_server, "hang", **options)
     assert bench["levels"][0]["failed"] == {"cut": 2}, "after two seconds nobody can tell"
-    monkeypatch.setattr("deployer.bench.budget.HUNG", 0.5)
+    monkeypatch.setattr("deployer.bench.load.budget.HUNG", 0.5)
     bench = measure(mock_server, "hang", **options)
     assert bench["levels"][0]["failed"] == {"timeout": 2}
     assert "timeout" in bench["stopped"]
@@ -122,8 +122,8 @@ def test_a_discarded_wave_that_fails_ends_the_run_and_is_seen(mock_server: str) 
 
 @pytest.mark.alone
 def test_a_level_of_several_processes_is_one_level(mock_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deployer.bench.workers.STREAMS_EACH", 2)
-    monkeypatch.setattr("deployer.bench.run.usable_cores", lambda: 3)
+    monkeypatch.setattr("deployer.bench.load.workers.STREAMS_EACH", 2)
+    monkeypatch.setattr("deployer.bench.load.run.usable_cores", lambda: 3)
     options = {"levels": [2, 6], "waves": 2, "repeats": 2, "discard": False, "progress_interval": 0.05}
     events: list[dict[str, Any]] = []
     spec = {"warmups": 0, "singles": 0, "output_tokens": 40, "fixed_prompt": False, "requests_at_least": 0}
@@ -146,8 +146,8 @@ def test_a_level_of_several_processes_is_one_level(mock_server: str, monkeypatch
 def test_several_processes_are_cut_and_gone_when_interrupted(
     mock_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deployer.bench.workers.STREAMS_EACH", 1)
-    monkeypatch.setattr("deployer.bench.run.usable_cores", lambda: 2)
+    monkeypatch.setattr("deployer.bench.load.workers.STREAMS_EACH", 1)
+    monkeypatch.setattr("deployer.bench.load.run.usable_cores", lambda: 2)
 
     def emit(event: dict[str, Any]) -> None:
         if event["event"] == "level" and event["tok_s"] > 0:

@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from deployer.bench import runner
+from deployer.bench.load.spec import FILES
 from deployer.bench.runner import run_benchmark
-from deployer.bench.spec import FILES
 from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
 from deployer.host.protocol import Stream
 
@@ -194,7 +194,7 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
     assert {event["event"] for event in events} == {"single", "fixed", "level"}
     op, args = host.asked[-1]
     assert op == "run"
-    assert args["argv"] == [sys.executable, "load.py"]
+    assert args["argv"] == [sys.executable, "client.py"]
     assert args["user"] == "sglang"
     assert args["env"] == {"DEPLOYER_BENCH_API_KEY": "k-77"}
     assert "k-77" not in json.dumps([args["argv"], args["stdin"], args["files"]])
@@ -204,11 +204,11 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
 
 
 def test_every_file_the_client_needs_is_sent() -> None:
-    needed = {"load.py", "sampler.py"}  # the two that are started as programs
+    needed = {"client.py", "sampler.py"}  # the two that are started as programs
     for name in FILES:
         for node in ast.walk(ast.parse(runner.path_of(name).read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deployer."):
-                inside = node.module == "deployer.bench"
+                inside = node.module == "deployer.bench.load"
                 modules = (
                     [alias.name for alias in node.names] if inside else [str(node.module).rpartition(".")[2]]
                 )
@@ -335,7 +335,7 @@ def test_a_client_that_dies_on_the_host(tmp_path: Path) -> None:
 
 
 def test_a_client_that_dies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "load.py").write_text("raise SystemExit('no such thing')")
+    (tmp_path / "client.py").write_text("raise SystemExit('no such thing')")
     monkeypatch.setattr(runner, "_FOLDER", tmp_path)
     with pytest.raises(GateInconclusive, match="status 1: no such thing"):
         run_benchmark(FakeHost(tmp_path), Service(advertised="http://x"), SMALL, place="operator")
@@ -343,8 +343,8 @@ def test_a_client_that_dies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("place", ["host", "operator"])
 def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "load.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    monkeypatch.setattr(runner, "path_of", lambda name: tmp_path / "load.py")
+    (tmp_path / "client.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.setattr(runner, "path_of", lambda name: tmp_path / "client.py")
     monkeypatch.setattr(runner, "_FOLDER", tmp_path)
     with pytest.raises(
         GateInconclusive, match=r"killed \(SIGKILL\), and what it had measured is lost"
@@ -355,10 +355,10 @@ def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("place", ["host", "operator"])
 def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "load.py").write_text("import time; time.sleep(60)")
+    (tmp_path / "client.py").write_text("import time; time.sleep(60)")
     monkeypatch.setattr(runner, "_FOLDER", tmp_path)
     host = FakeHost(tmp_path, script=[None] * 100)
-    monkeypatch.setattr(runner, "FILES", ("load.py",))
+    monkeypatch.setattr(runner, "FILES", ("client.py",))
     began = time.monotonic()
     with pytest.raises(GateInconclusive, match=r"said nothing for 0\.5 s"):
         run_benchmark(host, Service(advertised="http://x"), SMALL, place=place, silence=0.5)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from deployer.bench.saturation import Saturation
+from deployer.bench.load.saturation import Saturation
 
 
 @pytest.mark.alone

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deployer.bench.transport import Transport
+from deployer.bench.load.transport import Transport
 
 OK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n"

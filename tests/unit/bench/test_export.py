@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from deployer.bench.export import bench_serving_lines, request_lines
-from deployer.bench.levels import histogram
+from deployer.bench.load.levels import histogram
+from tests.paths import DATA
 
 GAPS = [0.02] * 95 + [0.2] * 5
 
@@ -86,9 +87,7 @@ def test_a_level_without_a_completed_request_has_no_line() -> None:
 
 
 #: The keys of a line that SGLang 0.5.23's own client wrote, in its order, and the kind of each value.
-FIELDS: dict[str, str] = json.loads((Path(__file__).parents[2] / "data" / "bench_serving.json").read_text())[
-    "fields"
-]
+FIELDS: dict[str, str] = json.loads((DATA / "bench_serving.json").read_text())["fields"]
 KINDS: dict[str, tuple[type, ...]] = {
     "text": (str,),
     "integer": (int,),

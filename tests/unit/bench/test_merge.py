@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.bench.levels import level_summary, of_histogram
+from deployer.bench.load.levels import level_summary, of_histogram
 from deployer.bench.merge import merged, once_more
-from tests.unit.bench.test_levels import a_pass
+from tests.unit.bench.load.test_levels import a_pass
 
 
 def document(passes: list[Any], started: float, *, concurrency: int = 4, **more: Any) -> dict[str, Any]:

@@ -23,14 +23,14 @@ from deployer.config.inventory import ServiceConfig, load_inventory
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.plan import Plan
-from deployer.host.hardware import EngineFacts, ModelFacts
+from deployer.records.hardware import EngineFacts, ModelFacts
 from deployer.report.findings import checked_view
 from deployer.resources import shipped
-from deployer.sglang.asking.answers import Asked
-from deployer.sglang.diagnosis import diagnose
+from deployer.sglang.log.diagnosis import diagnose
+from deployer.sglang.server.answers import Asked
 from tests.unit.cli.tree import commands
 from tests.unit.deploy.builders import host_state, service_state
-from tests.unit.doctor.builders import lease
+from tests.unit.inspect.doctor.builders import lease
 
 EXAMPLE = str(shipped("inventories") / "example.toml")
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -356,7 +356,7 @@ def test_diagnose_of_a_host_is_of_each_of_its_services(
     inventory.write_text("[hosts.a]\n[hosts.b]\n[hosts.c]\n" + "".join(rows))
     monkeypatch.setattr("deployer.cli.common.App.session", lambda *given: contextlib.nullcontext(given[-1]))
     monkeypatch.setattr(
-        "deployer.deploy.diagnose.of_service", lambda one: diagnose([], extra={"of": one.name})
+        "deployer.inspect.diagnose.of_service", lambda one: diagnose([], extra={"of": one.name})
     )
 
     def asked(*words: str) -> tuple[int, Any]:

@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from deployer.cli.main import COMMANDS, cli
+from deployer.cli.main import cli
 from deployer.resources import package_root
 from tests.unit.cli.tree import commands
 
@@ -35,8 +35,8 @@ def test_every_command_and_each_of_its_options_is_documented(name: str) -> None:
             assert any(mentions(row, spelling) for spelling in parameter.opts), f"{name} {parameter.opts[-1]}"
 
 
-def test_no_command_is_documented_that_is_none() -> None:
-    assert {name for name in ROWS if name not in COMMANDS} == set()
+def test_every_documented_command_exists() -> None:
+    assert set(ROWS) - {name.split()[0] for name in ALL} == set()
 
 
 def linked(row: str) -> str:

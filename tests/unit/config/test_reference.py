@@ -6,13 +6,13 @@ from pathlib import Path
 from deployer.config.fields import STALL_DEFAULTS
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
-from deployer.config.reference import reference
 from deployer.config.settings import Settings
 from deployer.resources import package_root
+from tools.reference.configuration import reference
 
 
 def test_the_page_is_up_to_date() -> None:
-    """``python -m deployer.config.reference`` writes it."""
+    """``python -m tools.reference.configuration`` writes it."""
     page = Path(package_root() / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == reference()
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from deployer.deploy.model import Json, Trial
-from deployer.host.hardware import EngineFacts, Gpu, ModelFacts
-from deployer.host.state import HostState, ServiceState, UnitState
+from deployer.records.hardware import EngineFacts, Gpu, ModelFacts
+from deployer.records.host import HostState, ServiceState, UnitState
 
 GIB = 1024**3
 

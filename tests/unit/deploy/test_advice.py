@@ -11,11 +11,11 @@ from deployer.config.inventory import load_inventory
 from deployer.config.profile import Profile, load_profile, profile_folders, profile_names
 from deployer.deploy.advice import advise, as_objections, host_facts, warnings
 from deployer.deploy.preflight import objections
-from deployer.host.hardware import EngineFacts, Gpu, ModelFacts
-from deployer.host.state import HostState
-from deployer.rehearsal.model import SHARD_BYTES, SHARDS, config
+from deployer.records.hardware import EngineFacts, Gpu, ModelFacts
+from deployer.records.host import HostState
 from deployer.resources import shipped
 from deployer.sglang.rules import Severity
+from deployer_rehearsal.model import SHARD_BYTES, SHARDS, config
 from tests.unit.deploy.builders import GIB, host_state, service_state, trial
 
 INVENTORIES = [shipped("inventories") / name for name in ("example.toml", "rehearsal.toml")]

@@ -29,9 +29,9 @@ from deployer.errors import (
     Refused,
     ValidationRefused,
 )
-from deployer.host.answers import ProbeReport
 from deployer.host.client import HostClient
 from deployer.host.fake import Engine, FakeHost, FakeWorld
+from deployer.records.answers import ProbeReport
 from deployer.report.terminal import TerminalReporter
 from deployer.report.views import print_outcome
 

@@ -12,8 +12,8 @@ from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from
 from deployer.config.profile import Profile
 from deployer.deploy.advice import advise
 from deployer.deploy.preflight import notes, objections
-from deployer.host.hardware import EngineFacts, GpuProcess, ModelFacts
-from deployer.host.state import HostState
+from deployer.records.hardware import EngineFacts, GpuProcess, ModelFacts
+from deployer.records.host import HostState
 from tests.unit.deploy.builders import GIB, gpus, host_state, service_state, trial
 
 

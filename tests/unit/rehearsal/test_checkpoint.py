@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.rehearsal.checkpoint import (
+from deployer_rehearsal.checkpoint import (
     SPECIAL,
     WORDS,
     Shape,

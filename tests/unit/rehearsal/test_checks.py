@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.errors import UsageError
-from deployer.rehearsal import checks, hosts, machine
-from deployer.rehearsal.engine.sglang import faults
-from deployer.rehearsal.engine.sglang.faults import NAMES
-from deployer.rehearsal.engine.sglang.settings import load_settings
+from deployer_rehearsal import checks, hosts, machine
+from deployer_rehearsal.engine.sglang import faults
+from deployer_rehearsal.engine.sglang.faults import NAMES
+from deployer_rehearsal.engine.sglang.settings import load_settings
 
 DOCS = Path(__file__).parents[3] / "docs"
 JSON = st.recursive(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deployer.config.profile import profile_folders, profile_names
-from deployer.rehearsal.demo import DEMOS
+from deployer_rehearsal.demo import DEMOS
 
 
 @pytest.mark.parametrize("name", sorted(DEMOS))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deployer.rehearsal import sglang_env
-from deployer.rehearsal.packages import damaged, forget_broken, half_installed, missing
-from deployer.rehearsal.preparation import is_done, marker
-from deployer.rehearsal.sglang_env import Environment, steps
+from deployer_rehearsal import sglang_env
+from deployer_rehearsal.packages import damaged, forget_broken, half_installed, missing
+from deployer_rehearsal.preparation import is_done, marker
+from deployer_rehearsal.sglang_env import Environment, steps
 
 TEXT = "x = 1\n"
 

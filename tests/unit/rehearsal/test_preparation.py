@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from deployer.errors import HostError, Interrupted, PreflightRefused, UsageError
-from deployer.rehearsal import commands, container, hosts, machine, preparation, sets, sglang_env
-from deployer.rehearsal.preparation import Step, complaint, is_done, locked, marker, pending, prepare
-from deployer.rehearsal.sglang_env import Environment, require_disk, steps
+from deployer_rehearsal import commands, container, hosts, machine, preparation, sets, sglang_env
+from deployer_rehearsal.preparation import Step, complaint, is_done, locked, marker, pending, prepare
+from deployer_rehearsal.sglang_env import Environment, require_disk, steps
 
 MOUNTS_1 = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/memory cgroup rw,memory 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n"
 GROUPS_1 = (

@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from deployer.config.inventory import load_inventory
 from deployer.config.profile import load_profile, profile_folders
 from deployer.errors import ConfigError, PreflightRefused, UsageError
-from deployer.rehearsal import commands, container, hosts, machine, model, real_engine, sets, sglang_env
-from deployer.rehearsal.engine_venv import needed_from_machine
-from deployer.rehearsal.hosts import RehearsalHost
-from deployer.rehearsal.inventory import TEMPLATES, inventory_text
-from deployer.rehearsal.layer import Layer
 from deployer.resources import package_root, shipped
-from deployer.sglang.arguments import launch_arguments
+from deployer.sglang.flags.arguments import launch_arguments
+from deployer_rehearsal import commands, container, hosts, machine, model, real_engine, sets, sglang_env
+from deployer_rehearsal.engine_venv import needed_from_machine
+from deployer_rehearsal.hosts import RehearsalHost
+from deployer_rehearsal.inventory import TEMPLATES, inventory_text
+from deployer_rehearsal.layer import Layer
 
 MOUNTINFO = r"""
 21 1 254:0 / / rw,relatime - ext4 /dev/vda rw

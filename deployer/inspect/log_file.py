@@ -1,0 +1,207 @@
+"""Reading a log file of any size: all of it, or its beginning and its end.
+
+How a launch began and how it ended is in the two ends of a log; what a server printed for days lies between them. So a
+log longer than `WHOLE` is read as its first `HEAD` and its last `TAIL` bytes, and what was left out is counted. Memory
+and time are bounded, whatever the file is: gigabytes, compressed, a pipe that does not end.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+from deployer.errors import UsageError
+from deployer.sglang.log.text import Damaged, compressed, is_wide, unpacked
+
+#: Bytes that are read whole, and those that are kept of a longer log.
+WHOLE = 96 << 20
+HEAD = 24 << 20
+TAIL = WHOLE - HEAD
+#: And so many lines of either end: millions of short ones take as long as many bytes.
+HEAD_LINES = 200_000
+TAIL_LINES = 600_000
+#: Of a file longer than this the middle is not even counted through.
+COUNTED = 4 << 30
+#: So many bytes are read of a stream, or unpacked from an archive: either may be endless.
+ENDLESS = 8 << 30
+#: Seconds that unpacking may take.
+UNPACKING = 20.0
+_CHUNK = 1 << 20
+_END = re.compile(rb"[\r\n]")
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """What was kept of a log, in bytes: all of it in ``head``, or both its ends.
+
+    ``left_out`` bytes with ``lines`` line ends are between them (None: not counted). ``unread`` says why the end is
+    not the log's own, where it is not.
+    """
+
+    head: bytes
+    tail: bytes = b""
+    left_out: int = 0
+    lines: int | None = 0
+    unread: str = ""
+
+    @property
+    def gap(self) -> str:
+        """What was left out, in words; empty where nothing was."""
+        if not self.left_out:
+            return ""
+        size = len(self.head) + self.left_out + len(self.tail)
+        numbers = (
+            "" if self.lines is not None else "; the lines after it are numbered as if it were not there"
+        )
+        first, last = f"{len(self.head) / 2**20:.0f}", f"{len(self.tail) / 2**20:.0f}"
+        return (
+            f"bytes {len(self.head):,} to {len(self.head) + self.left_out:,} of {size:,} were left out: "
+            f"the first {first} MiB and the last {last} MiB were read{numbers}"
+        )
+
+
+def excerpt_of(path: str) -> Excerpt:
+    """The log in a file, compressed or not; ``-`` is standard input. UsageError where it cannot be read."""
+    try:
+        if path == "-":
+            return fewer_lines(_of_stream(sys.stdin.buffer))
+        with Path(path).open("rb") as file:
+            return fewer_lines(_of_file(file))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(
+            f"{path} cannot be read: {why}", remedy="name a log file, or - for standard input"
+        ) from error
+
+
+def _of_file(file: IO[bytes]) -> Excerpt:
+    if not file.seekable():
+        return _of_stream(file)
+    size = file.seek(0, 2)
+    file.seek(0)
+    if size <= COUNTED or compressed(file.read(8)):
+        file.seek(0)
+        return _of_stream(file)
+    file.seek(0)
+    head = file.read(HEAD)
+    file.seek(size - TAIL)
+    return _trimmed(head, file.read(TAIL), size - HEAD - TAIL, None, "")
+
+
+def _of_stream(file: IO[bytes]) -> Excerpt:
+    first = file.read(_CHUNK)
+    chunks = _followed(first, iter(lambda: file.read(_CHUNK), b""))
+    if not compressed(first):
+        return ends_of(_until(chunks, "which were read"))
+    return ends_of(_until(unpacked(chunks), "which were unpacked", time.monotonic() + UNPACKING))
+
+
+def _followed(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+class _Unread(Exception):
+    """Why the rest of a log is not read."""
+
+
+def _until(chunks: Iterable[bytes], done: str, over: float | None = None) -> Iterator[bytes]:
+    left = ENDLESS
+    for chunk in chunks:
+        yield chunk
+        left -= len(chunk)
+        if left <= 0:
+            raise _Unread(f"it goes on beyond {ENDLESS >> 30} GiB, {done}")
+        if over is not None and time.monotonic() > over:
+            raise _Unread(f"it goes on beyond {(ENDLESS - left) >> 20} MiB, {done} in {UNPACKING:g} s")
+
+
+def ends_of(chunks: Iterable[bytes], *, head: int = HEAD, tail: int = TAIL) -> Excerpt:
+    """The first ``head`` and the last ``tail`` bytes (a chunk more at most) of what comes, at ends of lines."""
+    first, last = bytearray(), deque[bytes]()
+    held = left_out = lines = 0
+    unread = ""
+    try:
+        for chunk in chunks:
+            room = head - len(first)
+            first += chunk[:room]
+            rest = chunk[room:] if room else chunk
+            last.append(rest)
+            held += len(rest)
+            while held - len(last[0]) >= tail:
+                gone = last.popleft()
+                held -= len(gone)
+                left_out += len(gone)
+                lines += gone.count(b"\n")
+    except (_Unread, Damaged) as why:
+        unread = str(why)
+    if not left_out:
+        first += b"".join(last)
+        return Excerpt(bytes(first), unread=unread)
+    return _trimmed(bytes(first), b"".join(last), left_out, lines, unread)
+
+
+def _trimmed(head: bytes, tail: bytes, left_out: int, lines: int | None, unread: str) -> Excerpt:
+    """Both ends without the lines that were cut."""
+    if is_wide(head):  # two bytes a character: a cut line does less harm than half a character
+        odd = (len(head) + left_out) % 2
+        return Excerpt(head, tail[odd:], left_out + odd, lines, unread)
+    kept, begins = head.rfind(b"\n") + 1 or len(head), tail.find(b"\n") + 1
+    return Excerpt(
+        head[:kept],
+        tail[begins:],
+        left_out + len(head) - kept + begins,
+        None if lines is None else lines + bool(begins),
+        unread,
+    )
+
+
+def fewer_lines(found: Excerpt, *, head: int = HEAD_LINES, tail: int = TAIL_LINES) -> Excerpt:
+    """The same with so many lines of either end at most (parts of progress bars are lines, too)."""
+    whole = not found.left_out
+    first = found.head
+    last = first if whole else found.tail
+    if whole and _ends(first) <= head + tail:
+        return found
+    align = 2 if is_wide(first) else 1
+    kept, begins = _after(first, head, align), _before(last, tail, align)
+    between = first[kept:begins] if whole else first[kept:] + last[:begins]
+    if not between:
+        return found
+    return replace(
+        found,
+        head=first[:kept],
+        tail=last[begins:],
+        left_out=found.left_out + len(between),
+        lines=None if found.lines is None else found.lines + between.count(b"\n"),
+    )
+
+
+def _ends(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r")
+
+
+def _after(data: bytes, lines: int, align: int) -> int:
+    """Where the first ``lines`` lines end."""
+    end = next(islice(_END.finditer(data), lines - 1, None), None)
+    return len(data) if end is None else -(-end.end() // align) * align
+
+
+def _before(data: bytes, lines: int, align: int) -> int:
+    """Where the last ``lines`` lines begin."""
+    size = 1 << 20
+    while size < len(data) and _ends(data[-size:]) <= lines:
+        size *= 2
+    begin = max(0, len(data) - size)
+    surplus = _ends(data[begin:]) - lines
+    if surplus <= 0:
+        return 0
+    end = next(islice(_END.finditer(data, begin), surplus - 1, None))
+    return -(-end.end() // align) * align

@@ -1,0 +1,207 @@
+"""`deployer bench`: put load on what runs, keep the result beside its release. Nothing that serves is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deployer.bench.comparison import Subject
+from deployer.bench.gate import unanswered
+from deployer.bench.runner import run_benchmark
+from deployer.deploy.figures import summary
+from deployer.deploy.host_events import describe_bench_event
+from deployer.deploy.model import Json, Step
+from deployer.deploy.plan import served_model_name
+from deployer.deploy.reporter import Reporter
+from deployer.deploy.session import Session
+from deployer.errors import DeployerError, GateInconclusive, HostError, Interrupted, NothingServing, Refused
+from deployer.inspect.compare import Shelf
+from deployer.records.host import ServiceState
+
+#: What the lease is taken for; others see it in `status` and where they are refused.
+REASON = "bench (load on what runs; nothing is changed)"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A benchmark of what runs. ``name`` is what `compare` calls it.
+
+    ``trouble`` is what is to be said with the figures: they could not be kept, or the server did not survive them.
+    """
+
+    name: str
+    release: str
+    bench: Json
+    about: Json
+    trouble: DeployerError | None = None
+
+    def subject(self) -> Subject:
+        """As `compare` takes it: one start, that of its release."""
+        return Subject(self.name, (self.bench,), (self.release,), self.about)
+
+
+def measure(
+    session: Session,
+    wishes: Mapping[str, Any],
+    reporter: Reporter,
+    shelf: Shelf,
+    *,
+    profile: str | None = None,
+) -> Measured:
+    """Measure the running server and keep ``bench-N.json`` in its release.
+
+    ``profile`` has to be running (None: whatever does). ``wishes`` replace settings of the release's own benchmark
+    (fields of `deployer.config.bench.BenchConfig`); ``requests_at_least`` of that is left out. The lease is held
+    meanwhile, so that no other benchmark and no apply disturb the figures, and given back. A benchmark that the host
+    does not take (its disk is full, the connection broke), or after which another server runs or none serves, is
+    returned all the same, with its ``trouble``.
+
+    Raises LeaseHeld, Refused (a change is under way, another profile runs), NothingServing (before it, or after one
+    without figures), GateInconclusive (nothing could be measured), Interrupted (what was measured is dropped).
+    """
+    service = session.service
+    reporter.step(Step.LEASE)
+    session.acquire()
+    reporter.done(f"{session.host_config.name} is left alone by others meanwhile")
+    state = session.state()
+    release, manifest = _running(session, state)
+    if profile is not None and manifest.get("profile") != profile:
+        raise Refused(
+            f"{manifest.get('profile')} runs (release {release}), not {profile}, and bench changes nothing that serves",
+            remedy=f"`deployer apply {profile}` first, or leave out --profile to measure what runs",
+        )
+    reporter.step(Step.BENCH)
+    address, port = session.endpoint(state, release)
+    served = served_model_name(manifest.get("argv") or ()) or service.served_model_name
+    runs = {
+        "bind": address,
+        "port": port,
+        "served_model_name": served,
+    }  # the inventory may have changed since
+    settings = {
+        **((manifest.get("resolved") or {}).get("bench") or service.bench.model_dump()),
+        "requests_at_least": 0,  # that is for a server that has just been started
+        **wishes,
+    }
+    try:
+        bench = run_benchmark(
+            session.client.host,
+            service.model_copy(update={**runs, "api_key": None}),
+            settings,
+            on_event=lambda event: reporter.progress(describe_bench_event(event)),
+            api_key=session.api_key(release),
+            baseline=shelf.bench(release),
+            slots=((manifest.get("in_effect") or {}).get("computed") or {}).get("slots") or 1,
+        )
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            "interrupted while it was measured; nothing was changed, and what was measured so far is dropped",
+            remedy="measure again; --budget and --levels make it shorter",
+        ) from error
+    about = shelf.describe([manifest])
+    name, trouble, unkept = f"{release}@?", None, ""
+    try:
+        after = session.state()
+        trouble = _what_became_of_it(session, state, after, release, bench)
+        if _anything(bench) and not isinstance(trouble, GateInconclusive):
+            name = _keep(session, after, release, bench)
+        else:
+            unkept = "the server was restarted meanwhile"
+    except DeployerError as error:
+        unkept = error.message
+        trouble = HostError(
+            f"the figures are not kept on the host: {error.message}",
+            remedy="see to its disk or the connection; what was measured is shown, and exported where asked for",
+        )
+    if not _anything(bench):
+        raise trouble or _nothing_measured(bench)
+    if unkept:
+        reporter.failed(f"measured, but not kept: {unkept}")
+    else:
+        reporter.done(f"kept as {name}")
+    return Measured(name, release, bench, about, trouble)
+
+
+def _nothing_measured(bench: Json) -> GateInconclusive:
+    why = bench.get("stopped") or "no request was completed"
+    return GateInconclusive(
+        f"nothing could be measured: {why}",
+        remedy="give it more time with --budget"
+        if "time was used up" in why
+        else "`deployer status` and `deployer logs` show how the server is",
+    )
+
+
+def _what_became_of_it(
+    session: Session, before: ServiceState, after: ServiceState, release: str, bench: Json
+) -> DeployerError | None:
+    """What is to be said of the server after its benchmark; None where it is the same one and answered everything."""
+    was, now = ((seen.running and seen.running.pid, seen.unit.invocation_id) for seen in (before, after))
+    same = was == now
+    if same and not unanswered(bench):
+        return None
+    health = session.health(after) if after.running else None
+    if health is not None and health.ok:
+        if same:
+            return None
+        return GateInconclusive(
+            f"{release} was restarted while it was measured, so the figures are not kept",
+            remedy="`deployer logs` shows why; then measure again",
+        )
+    how = f"/health: {health.status}" if health else "it does not run"
+    return NothingServing(
+        f"{release} did not survive its benchmark: {unanswered(bench)} requests were not answered, and now it does not "
+        f"serve ({how})",
+        remedy="`deployer logs` shows why, `deployer converge` starts it again",
+    )
+
+
+def _running(session: Session, state: ServiceState) -> tuple[str, Json]:
+    """The release that runs and its manifest."""
+    if state.transition is not None:
+        raise Refused(
+            f"a change to {state.transition.to} was left under way",
+            remedy="`deployer resume` or `deployer converge` ends it",
+        )
+    health = session.health(state) if state.running else None
+    if health is None or not health.ok:
+        how = f"/health: {health.status}" if health else "it does not run"
+        raise NothingServing(
+            f"{session.service.name} does not serve ({how}), so there is nothing to measure",
+            remedy="`deployer status` shows how it is, `deployer converge` starts what is live",
+        )
+    release = state.running.release if state.running else None
+    manifest = state.manifest(release) if release else None
+    if release is None or manifest is None:
+        raise Refused(
+            "what runs is no release of deployer, so there is no place to keep its benchmark",
+            remedy="apply a profile first",
+        )
+    return release, manifest
+
+
+def _anything(bench: Json) -> bool:
+    return bool(bench.get("single_stream_tok_s")) or any(
+        level.get("completed") for level in bench.get("levels") or ()
+    )
+
+
+def _keep(session: Session, state: ServiceState, release: str, bench: Json) -> str:
+    """Write the benchmark into its release; returns its name, such as ``0007-pp8@2``."""
+    kept = list((state.manifest(release) or {}).get("benches") or ())
+    number = max((item["number"] for item in kept), default=0) + 1
+    entry = {
+        "number": number,
+        "started": bench.get("started"),
+        "seconds": bench.get("seconds"),
+        "summary": summary(bench),
+    }
+    session.client.release_update(
+        session.service.name,
+        release,
+        patch={"benches": [*kept, entry]},
+        files={f"bench-{number}.json": json.dumps(bench, indent=1, ensure_ascii=False) + "\n"},
+    )
+    return f"{release}@{number}"

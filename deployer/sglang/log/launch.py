@@ -1,0 +1,361 @@
+"""How far a launch is, read from the server's log. Pure: text in, `LaunchState` out.
+
+Two dialects are known, that of SGLang up to 0.5.12 and that of 0.5.23; they may be mixed, and any line may be
+missing. Ranks log side by side, progress bars have no prefix, arrive in pieces that end in a carriage return, and
+may be glued to each other and to the next record. Nothing a server can print raises here, and the phase never
+goes back.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from deployer.sglang.log.launch_lines import (
+    BATCH,
+    BEGIN_CAPTURE,
+    CAPTURE,
+    CAPTURE_SIZES,
+    COLOUR,
+    END_CAPTURE,
+    LIMITS,
+    NUMBER,
+    PLAIN_BAR,
+    RECORD,
+    SHARDS,
+    SIZES,
+    UVICORN,
+)
+from deployer.sglang.log.launch_state import (
+    ORDER,
+    PHASES,
+    Count,
+    LaunchState,
+    RankProgress,
+    Span,
+    finish_timeline,
+    noteworthy,
+)
+
+__all__ = [
+    "PHASES",
+    "Count",
+    "LaunchLog",
+    "LaunchState",
+    "RankProgress",
+    "Span",
+    "finish_timeline",
+    "noteworthy",
+]
+
+#: More ranks than any machine has: what else looks like one is left out.
+_MAX_RANKS = 4096
+
+
+@dataclass
+class _Rank:
+    name: str
+    phase: str = "launch"
+    joined: bool = False
+    loaded: bool = False
+    capturing: bool = False
+    free_gb: float | None = None
+    shards: Count | None = None
+    captures: Count | None = None
+    batch_size: int | None = None
+
+    def draws(self) -> bool:
+        return " TP" not in f" {self.name}" or " TP0" in f" {self.name}"
+
+    def position(self) -> tuple[int, int]:
+        done = self.captures.done if self.captures else -1
+        return (done, -(self.batch_size or 10**9))
+
+    def frozen(self) -> RankProgress:
+        return RankProgress(self.name, self.phase, self.shards, self.captures, self.batch_size, self.loaded)
+
+
+@dataclass
+class LaunchLog:
+    """Reads a launch log as it comes; `state` tells how far it is."""
+
+    _ranks: dict[str, _Rank] = field(default_factory=dict)
+    _starts: dict[str, float] = field(default_factory=lambda: {"launch": 0.0})
+    _phase: str = "launch"
+    _values: dict[str, int | float | str] = field(default_factory=dict)
+    _dialect: str | None = None
+    _last_line: str = ""
+    _t: float = 0.0
+    _tail: list[str] = field(default_factory=list)
+    _moved: dict[str, _Rank] = field(default_factory=dict)
+    _decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
+    )
+
+    def feed(self, text: str, t: float, piece: bool = False) -> None:
+        """One line, or (``piece``) one part of a line that ended in a carriage return, seen at ``t`` seconds.
+
+        ``piece`` makes no difference to what is understood: bars are found wherever they stand.
+        """
+        del piece
+        if math.isfinite(t):
+            self._t = max(self._t, t)
+        if "\n" not in text and "\r" not in text:
+            self._part(text)
+            return
+        for part in re.split(r"[\r\n]", text):
+            self._part(part)
+
+    def feed_stream(self, chunk: bytes | str, t: float) -> None:
+        """A part of the raw stream, cut anywhere. What follows the last line end waits for the next part."""
+        text = self._decoder.decode(chunk) if isinstance(chunk, bytes) else chunk
+        first, *parts = re.split(r"[\r\n]", text)
+        self._tail.append(first)
+        if parts:
+            self.feed("\n".join(["".join(self._tail), *parts[:-1]]), t)
+            self._tail = [parts[-1]]
+
+    def reached(self, phase: str, t: float) -> None:
+        """Another witness has seen the launch in ``phase`` at ``t`` seconds (the log may come late)."""
+        if math.isfinite(t):
+            self._t = max(self._t, t)
+        self._advance(phase)
+
+    @property
+    def phase(self) -> str:
+        """The phase by now."""
+        return self._phase
+
+    def moved(self) -> list[tuple[str, str, bool]]:
+        """The ranks that came further since this was last asked: name, phase, whether its weights are there."""
+        names, self._moved = self._moved, {}
+        return [(name, rank.phase, rank.loaded) for name, rank in names.items()]
+
+    def finish(self) -> None:
+        """The stream has ended: what is left of it is a line."""
+        self.feed("".join(self._tail) + self._decoder.decode(b"", final=True), self._t)
+        self._tail = []
+
+    @property
+    def state(self) -> LaunchState:
+        """How far the launch is by now."""
+        starts = list(self._starts.items())
+        ends = [start for _, start in starts[1:]] + [max(self._t, starts[-1][1])]
+        return LaunchState(
+            phase=self._phase,
+            ranks=tuple(rank.frozen() for _, rank in sorted(self._ranks.items(), key=_rank_key)),
+            spans=tuple(
+                Span(name, start, max(0.0, end - start))
+                for (name, start), end in zip(starts, ends, strict=True)
+            ),
+            values=dict(self._values),
+            dialect=self._dialect,
+            waiting_for=self._waiting_for(),
+            last_line=self._last_line,
+            t=self._t,
+        )
+
+    def _part(self, text: str) -> None:
+        if "\x1b" in text:
+            text = COLOUR.sub("", text)
+        if not text.strip():
+            return
+        if noteworthy(text):
+            self._last_line = text.strip()[:400]
+        if self._phase == PHASES[-1]:
+            return  # it serves: what follows is no launch any more, and may be long
+        heads = list(RECORD.finditer(text))
+        for head, following in pairwise([*heads, None]):
+            assert head is not None
+            message = text[head.end() : following.start() if following else len(text)]
+            rank = head["rank"] or head["old"] or head["bare"] or ""
+            self._record(" ".join(rank.split()), message.strip())
+        if not heads:
+            self._uvicorn(text)
+        if "server_args=" not in text:
+            self._bars(text)
+
+    def _uvicorn(self, text: str) -> None:
+        if found := UVICORN.search(text, 0, 400):
+            self._advance("http-up")
+            if found[1].startswith("Uvicorn"):
+                self._advance("warm-up")
+
+    def _advance(self, phase: str) -> None:
+        if ORDER[phase] > ORDER[self._phase]:
+            self._phase = phase
+            self._starts[phase] = self._t
+
+    def _rank(self, name: str, phase: str) -> _Rank:
+        rank = self._ranks.get(name)
+        if rank is None:
+            rank = _Rank(name)
+            if len(self._ranks) < _MAX_RANKS:
+                self._ranks[name] = rank
+        if ORDER[phase] > ORDER[rank.phase]:
+            rank.phase = phase
+            self._moved[rank.name] = rank
+        return rank
+
+    def _loaded(self, rank: _Rank, loaded: bool) -> None:
+        if rank.loaded != loaded:
+            rank.loaded = loaded
+            self._moved[rank.name] = rank
+
+    def _record(self, rank: str, message: str) -> None:
+        if message.startswith(("Init torch distributed begin", "Init parallel begin")):
+            self._speaks("0.5.12" if "torch" in message else "0.5.23")
+            self._rank(rank, "dist-init")
+            self._advance("dist-init")
+        elif message.startswith(("Init torch distributed ends", "Init parallel ends")):
+            self._speaks("0.5.12" if "torch" in message else "0.5.23")
+            self._rank(rank, "dist-init").joined = True
+            self._advance("dist-init")
+        elif message.startswith("Load weight begin"):
+            one = self._rank(rank, "load")
+            one.joined = True
+            self._loaded(one, False)
+            self._advance("load")
+        elif message.startswith("Load weight end"):
+            one = self._rank(rank, "load")
+            one.joined = True
+            self._loaded(one, True)
+            self._figure("weights_gb", message, "mem usage=")
+            self._advance("load")
+            if all(other.loaded for other in self._ranks.values()):
+                self._advance("kv-pool")
+        elif message.startswith("KV Cache is allocated"):
+            self._loaded(self._rank(rank, "kv-pool"), True)
+            self._figure("kv_tokens", message, "#tokens: ")
+            self._advance("kv-pool")
+        elif message.startswith("Memory pool end"):
+            self._rank(rank, "kv-pool")
+            self._figure("free_after_kv_gb", message, "avail mem=")
+            self._advance("kv-pool")
+        elif begun := BEGIN_CAPTURE.match(message):
+            one = self._rank(rank, "capture")
+            one.capturing, one.captures, one.batch_size = True, None, None
+            one.free_gb = _float(begun[1])
+            self._advance("capture")
+        elif sizes := CAPTURE_SIZES.match(message):
+            one = self._rank(rank, "capture")
+            if one.captures is None:
+                one.captures = Count(0, sizes[1].count(",") + 1)
+            self._advance("capture")
+        elif END_CAPTURE.match(message):
+            one = self._rank(rank, "capture")
+            one.capturing, one.batch_size = False, None
+            if one.captures:
+                one.captures = Count(one.captures.total, one.captures.total)
+            self._figure("free_after_capture_gb", message, "avail mem=")
+            self._advance("capture")
+        elif message.startswith("max_total_num_tokens="):
+            for name, value in LIMITS.findall(message):
+                self._values[name] = float(value) if "." in value else int(value)
+        elif message.startswith("sglang is using nccl=="):
+            self._values["nccl"] = message.partition("==")[2].split(" ")[0][:20]
+        elif message.startswith("server_args="):
+            self._speaks("0.5.23" if message.startswith("server_args={") else "0.5.12")
+            for name, value in SIZES.findall(message):
+                self._values.setdefault(name, int(value))
+        elif message.startswith("The server is fired up and ready to roll"):
+            self._advance("ready")
+        elif message.startswith("INFO:"):
+            self._uvicorn(message)
+        elif self._phase == PHASES[0] and self._dialect is None and (batch := BATCH.match(message)):
+            # The log begins after the launch did: only its own first request runs alone and is not decoded for long.
+            self._advance("ready" if batch[1] == "Decode" or batch[2] else "warm-up")
+
+    def _bars(self, text: str) -> None:
+        for bar in SHARDS.finditer(text):
+            count = Count(int(bar[1]), int(bar[2]))
+            name = min(self._ranks, key=lambda name: _rank_key((name, self._ranks[name])), default="")
+            one = self._rank(name, "load")
+            if one.shards is None or count.total != one.shards.total or count.done >= one.shards.done:
+                one.shards = count
+            self._advance("load")
+        named = False
+        for bar in CAPTURE.finditer(text):
+            named = True
+            self._capture_bar(int(bar[1] or 0), _float(bar[2]), Count(int(bar[3]), int(bar[4])))
+            self._advance("capture")
+        plain = None if named else PLAIN_BAR.match(text)
+        if plain and any(one.capturing for one in self._ranks.values()):
+            self._capture_bar(0, None, Count(int(plain[1]), int(plain[2])))
+
+    def _capture_bar(self, size: int, free_gb: float | None, count: Count) -> None:
+        """Bars do not say whose they are: the free memory they show tells; where it cannot, who is behind."""
+        ranks = [rank for rank in self._ranks.values() if rank.capturing and rank.draws()]
+        if not ranks:
+            ranks = [self._rank(min(self._ranks, default=""), "capture")]
+        moved = (count.done, -size)
+        ranks = [rank for rank in ranks if rank.position() <= moved] or ranks
+
+        def unlike(rank: _Rank) -> tuple[float, bool, int, int]:
+            far = 0.0 if free_gb is None or rank.free_gb is None else abs(rank.free_gb - free_gb)
+            done, below = rank.position()
+            return (round(far, 1), rank.position() == moved, -done, -below)
+
+        one = min(ranks, key=unlike)
+        one.batch_size = None if count.done >= count.total else size or one.batch_size
+        if one.captures is None or count.total != one.captures.total or count.done >= one.captures.done:
+            one.captures = count
+        if free_gb is not None:
+            one.free_gb = free_gb
+
+    def _speaks(self, dialect: str) -> None:
+        self._dialect = self._dialect or dialect
+
+    def _figure(self, name: str, message: str, before: str) -> None:
+        found = NUMBER.match(message.partition(before)[2])
+        if found:
+            self._values[name] = float(found[1]) if "." in found[1] else int(found[1])
+
+    def _waiting_for(self) -> str:
+        ranks = [rank for _, rank in sorted(self._ranks.items(), key=_rank_key)]
+        state = self._phase
+        if state == "launch":
+            return "the ranks to start" if self._dialect else "imports and arguments"
+        if state == "dist-init":
+            return f"ranks to find each other{_named([r for r in ranks if not r.joined])}"
+        if state == "load":
+            shards = next((f"shards {r.shards}" for r in ranks if r.shards), "weights")
+            return shards + _named([rank for rank in ranks if not rank.loaded])
+        if state == "kv-pool":
+            return "the KV pool"
+        if state == "capture":
+            busy = [rank for rank in ranks if rank.capturing]
+            late = [rank for rank in ranks if not rank.loaded and rank.phase in ("dist-init", "load")]
+            behind = f"; weights{_named(late)}" if late else ""
+            counts = [r for r in busy if r.captures]
+            if not counts:
+                return "graph capture" + _named(busy) + behind
+            slow = min(counts, key=_Rank.position)
+            size = f" (batch size {slow.batch_size})" if slow.batch_size else ""
+            return f"captures {slow.captures}{size}{_named([slow])}{behind}"
+        later = {"http-up": "the HTTP port", "warm-up": "the server's own first request"}
+        return later.get(state, "a generation of our own")
+
+
+def _named(ranks: list[_Rank]) -> str:
+    names = [rank.name for rank in ranks if rank.name]
+    if not names:
+        return ""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f": {', '.join(names[:4])}{more}"
+
+
+def _rank_key(item: tuple[str, Any]) -> list[tuple[str, int]]:
+    """Sorts ``TP2`` before ``TP10``."""
+    return [(word.rstrip("0123456789"), int("0" + re.sub(r"\D", "", word))) for word in item[0].split()]
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None

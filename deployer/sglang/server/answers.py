@@ -1,0 +1,117 @@
+"""What the program's answers mean. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deployer.sglang.flags.versions import Flag, FlagTable
+from deployer.sglang.server.info import redact
+from deployer.sglang.server.question_program import MARK
+
+Json = dict[str, Any]
+
+#: Exceptions that are SGLang's own judgement of the arguments. Any other may come from what the server has and the
+#: question had not (the network, a secret, a device), so it is no refusal.
+JUDGEMENTS = frozenset({"AssertionError", "ValueError", "NotImplementedError"})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the host's own SGLang says about one command line."""
+
+    #: ``accepted``, ``refused``, or ``unknown``: it could not be asked, or could not judge.
+    verdict: str
+    #: Why it refuses, or why it is not known; None when it accepts.
+    reason: str | None = None
+    #: What it logs as warnings on the way.
+    warnings: tuple[str, ...] = ()
+    #: The values it would start with, by its field names.
+    resolved: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    #: Whether an earlier answer to the same question was taken.
+    cached: bool = False
+
+    def judgement(self) -> Json:
+        """The answer without the values, for documents."""
+        return {"verdict": self.verdict, "reason": self.reason, "warnings": list(self.warnings)}
+
+    def as_dict(self) -> Json:
+        return {**self.judgement(), "resolved": dict(self.resolved)}
+
+
+def program_text() -> str:
+    """The program to run on the host."""
+    return (Path(__file__).parent / "question_program.py").read_text(encoding="utf-8")
+
+
+def find_answer(lines: Iterable[str]) -> Json | None:
+    """The program's answer among whatever else was printed; None when there is none."""
+    answer = None
+    for line in lines:
+        if line.startswith(MARK):
+            try:
+                found = json.loads(line[len(MARK) :])
+            except ValueError:
+                continue
+            answer = found if isinstance(found, dict) else answer
+    return answer
+
+
+def judge(answer: Mapping[str, Any]) -> Asked:
+    """One of the program's ``answers``."""
+    warnings = tuple(redact(str(text)) for text in answer.get("warnings") or ())
+    error = answer.get("error")
+    if not error:
+        return Asked("accepted", None, warnings, redact(dict(answer.get("resolved") or {})))
+    refused = error["kind"] == "usage" or JUDGEMENTS & set(error.get("bases") or ())
+    return Asked("refused" if refused else "unknown", redact(_reason(error)), warnings)
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    if error["kind"] == "usage":
+        return str(error["message"]) or f"it ended with status {error['status']}"
+    said, root = str(error["message"]).strip(), str(error["root_message"]).strip()
+    place = f" ({error['place']})" if error.get("place") else ""
+    if not root:
+        # An assertion need not say anything: then the condition says it.
+        root = f"{error['root_type']}: {error['statement']}" if error.get("statement") else error["root_type"]
+    if error["kind"] == "exception" and error["type"] not in JUDGEMENTS:
+        said = f"{error['type']}: {said}" if said else error["type"]
+    elif not said:
+        return f"{root}{place}"
+    return said + (f" [{root}]" if root not in said else "") + place
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the flags of one table differ from those of another, by their first names."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    def as_dict(self) -> Json:
+        return {"added": list(self.added), "removed": list(self.removed), "changed": list(self.changed)}
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+def difference(old: FlagTable, new: FlagTable) -> Difference:
+    """What ``new`` has that ``old`` has not, the other way round, and flags that take something else."""
+    before, after = old.by_name, new.by_name
+    shared = sorted({flag.names[0] for flag in new.flags} & set(before))
+    return Difference(
+        added=tuple(sorted(set(after) - set(before))),
+        removed=tuple(sorted(set(before) - set(after))),
+        changed=tuple(name for name in shared if _takes(before[name]) != _takes(after[name])),
+    )
+
+
+def _takes(flag: Flag) -> tuple[Any, ...]:
+    choices = None if flag.choices is None else tuple(sorted(map(str, flag.choices)))
+    kind = None if flag.nargs == 0 else flag.type or "str"  # argparse takes text where no type is said
+    return (flag.dest, kind, flag.action, flag.nargs, choices, flag.deprecated)

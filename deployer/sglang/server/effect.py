@@ -1,0 +1,182 @@
+"""What a running server computed for itself: limits, captured graphs, memory. Pure.
+
+Read from ``/server_info`` (its shape differs between versions, see docs/sglang.md) and, for what that does not
+tell, from the log of the start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deployer.sglang.server.info import effective_arguments, internal_states, mapping, running_ceiling
+
+_SUMMARY = {
+    "tokens": re.compile(r"max_total_num_tokens=(\d{1,15})\b"),
+    "running": re.compile(r"max_running_requests=(\d{1,9})\b"),
+    "context": re.compile(r"context_len=(\d{1,12})\b"),
+}
+_FREE = re.compile(r"available_[gc]pu_mem=(\d{1,6}(?:\.\d{1,6})?) GB")
+_SIZES = re.compile(
+    r"Capture (?:cuda graph bs |target decode CUDA graph (?:begin|end)\..*?\bbs=)\[(?P<sizes>[\d, ]*)\]"
+)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What SGLang made of its arguments. None: neither the version nor its log tells.
+
+    ``micro_batch_cap`` is in requests a micro-batch and in force now; ``slots`` the micro-batches that take turns
+    (1 without a pipeline); ``kv_tokens`` the tokens in the KV pool of one data-parallel rank; ``max_running`` the
+    requests that can really run at once; ``graph_sizes`` the decode batch sizes with a captured graph, ascending
+    (empty: none). Memory is GiB on each GPU: weights, KV pool, graphs, and what was free after the start.
+    """
+
+    slots: int
+    micro_batch_cap: int | None
+    kv_tokens: int | None
+    max_running: int | None
+    graph_sizes: tuple[int, ...] | None
+    context_length: int | None
+    attention_backend: str | None
+    weights_gib: float | None
+    kv_gib: float | None
+    graphs_gib: float | None
+    free_gib: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Computed:
+        """What `as_dict` gave, as a release keeps it."""
+        sizes = data.get("graph_sizes")
+        known: dict[str, Any] = {name: data.get(name) for name in cls.__dataclass_fields__}
+        known.update(slots=data.get("slots") or 1, graph_sizes=None if sizes is None else tuple(sizes))
+        return cls(**known)
+
+    @property
+    def capacity(self) -> int | None:
+        """Requests that can run at once, all slots together."""
+        parts = [self.max_running]
+        if self.slots > 1 and self.micro_batch_cap is not None:
+            parts.append(self.slots * self.micro_batch_cap)
+        known = [part for part in parts if part is not None]
+        return min(known) if known else None
+
+    def sentences(self) -> list[str]:
+        """The values in words, those that are known."""
+        said = []
+        if self.slots > 1:
+            cap = "" if self.micro_batch_cap is None else f" of {self.micro_batch_cap} requests at most"
+            said.append(f"{self.slots} micro-batches in turn{cap}")
+        if self.max_running is not None:
+            said.append(f"{self.max_running} requests at once")
+        if self.kv_tokens is not None:
+            said.append(f"{self.kv_tokens:,} tokens in the KV pool")
+        if self.context_length is not None:
+            said.append(f"context {self.context_length:,}")
+        if self.graph_sizes is not None:
+            said.append(
+                f"graphs of {len(self.graph_sizes)} batch sizes up to {self.graph_sizes[-1]}"
+                if self.graph_sizes
+                else "no graphs"
+            )
+        if self.attention_backend is not None:
+            said.append(f"{self.attention_backend} attention")
+        parts = (
+            ("weights", self.weights_gib),
+            ("KV", self.kv_gib),
+            ("graphs", self.graphs_gib),
+            ("free", self.free_gib),
+        )
+        memory = [f"{name} {value:.1f}" for name, value in parts if value is not None]
+        if memory:
+            said.append(f"GiB a GPU: {', '.join(memory)}")
+        return said
+
+
+def computed(info: Mapping[str, Any], lines: Iterable[str] = ()) -> Computed:
+    """What the server computed, from ``/server_info`` of any version and the log of its start."""
+    states = internal_states(info)
+    live = states[0] if states else {}
+    effective = effective_arguments(info)
+    memory = mapping(effective.get("memory_usage"))
+    log = _from_log(lines)
+    pp = _whole(effective.get("pp_size")) or 1
+    depth = _whole(effective.get("pp_async_batch_depth")) or 0
+    kv_tokens = (
+        _whole(info.get("max_total_num_tokens")) or _whole(memory.get("token_capacity")) or log.get("tokens")
+    )
+    running = running_ceiling(effective) or log.get("running")
+    context = log.get("context") or _whole(effective.get("context_length"))
+    cap = _whole(live.get("pp_max_micro_batch_size")) or _whole(effective.get("pp_max_micro_batch_size"))
+    backend = effective.get("decode_attention_backend") or effective.get("attention_backend")
+    return Computed(
+        slots=pp + depth if pp > 1 else 1,
+        micro_batch_cap=cap,
+        kv_tokens=kv_tokens,
+        max_running=running,
+        graph_sizes=_graph_sizes(effective, log, running),
+        context_length=context,
+        attention_backend=str(backend) if backend else None,
+        weights_gib=_gib(memory.get("weight")),
+        kv_gib=_gib(memory.get("kvcache")),
+        graphs_gib=_gib(memory.get("graph")),
+        free_gib=log.get("free"),
+    )
+
+
+def _from_log(lines: Iterable[str]) -> dict[str, Any]:
+    """What the log of a start tells; of free memory the least of all ranks."""
+    found: dict[str, Any] = {}
+    free: list[float] = []
+    for line in lines:
+        if len(line) > 4000:
+            continue
+        if "max_total_num_tokens=" in line and "server_args=" not in line:
+            told = {name: pattern.search(line) for name, pattern in _SUMMARY.items()}
+            found.update({name: int(match[1]) for name, match in told.items() if match})
+            left = _FREE.search(line)
+            free += [float(left[1])] if left else []
+        elif (sizes := _SIZES.search(line)) is not None:
+            found["sizes"] = tuple(sorted(int(size) for size in sizes["sizes"].replace(",", " ").split()))
+    return {**found, **({"free": min(free)} if free else {})}
+
+
+def _graph_sizes(
+    effective: Mapping[str, Any], log: Mapping[str, Any], running: int | None
+) -> tuple[int, ...] | None:
+    config = mapping(mapping(effective.get("cuda_graph_config")).get("decode"))
+    off = effective.get("disable_cuda_graph") or effective.get("disable_decode_cuda_graph")
+    if off or config.get("backend") == "disabled":
+        return ()
+    listed: Any = effective.get("decode_cuda_graph_bs")
+    if isinstance(listed, list):
+        return _sizes(listed)
+    if "sizes" in log:
+        sizes: tuple[int, ...] = log["sizes"]
+        return sizes
+    listed = config.get("bs") or effective.get("cuda_graph_bs")
+    if not isinstance(listed, list):
+        return None
+    # What is larger than the pool of requests is not captured; its size itself is.
+    return tuple(sorted({min(size, running or size) for size in _sizes(listed)}))
+
+
+def _sizes(listed: list[Any]) -> tuple[int, ...]:
+    return tuple(sorted(size for size in listed if isinstance(size, int)))
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _gib(value: Any) -> float | None:
+    """Memory as SGLang counts it (GiB under the name GB); newer versions tell graphs by kind."""
+    if isinstance(value, Mapping):
+        parts = [part for part in value.values() if isinstance(part, int | float)]
+        return round(float(sum(parts)), 3) if parts else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,255 @@
+"""What a running server says it was started with, against what was asked; and taking secrets out of text. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+from deployer.sglang.log.reasons import reason
+from deployer.sglang.server.equality import same
+
+REDACTED = "***"
+
+_T = TypeVar("_T")
+_SECRET_NAME = (
+    r"(?:[a-z0-9]{1,30}[_-]){0,4}(?:api[_-]?key|password|secret|auth[_-]?token|access[_-]?token|hf[_-]?token|hub[_-]?token"
+    r"|watermark[_-]key(?:[_-]b)?)"
+)
+_SECRET_KEY = re.compile(_SECRET_NAME, re.IGNORECASE)
+_IN_TEXT = re.compile(
+    rf"(?P<key>(?<![A-Za-z0-9])(?:--)?{_SECRET_NAME}['\"]?(?:\s*[=:]\s*|\s+(?=[^\s-])))"
+    r"(?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s,;'\")}\]]+)",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"(?P<key>\bBearer\s+)(?P<value>[^\s'\",]+)", re.IGNORECASE)
+#: A part of every secret's name; a text without any holds none.
+_NAMES = ("key", "password", "secret", "auth", "access", "hf", "hub", "bearer")
+#: Characters of a long text that are looked at together, at least.
+_CHUNK = 1 << 14
+_NOT_SECRET = {"None", "null", "True", "False", '""', "''", REDACTED}
+
+#: One concept under several names: what was asked under the one may be shown under another.
+_ALIASES = (
+    ("cuda_graph_max_bs", "cuda_graph_max_bs_decode"),
+    ("ep_size", "expert_parallel_size"),
+    ("dp_size", "attn_dp_size"),
+    ("tp_size", "tensor_parallel_size"),
+    ("pp_size", "pipeline_parallel_size"),
+    ("pp_max_micro_batch_size", "max_micro_batch_size"),
+)
+
+
+@dataclass(frozen=True)
+class ArgumentCheck:
+    """One argument: what was asked, what is in force, and a verdict.
+
+    ``equal``, ``changed`` (by SGLang, for the ``reason`` that its log gives, if any), ``missing`` (this version does
+    not show it), or ``defaulted``: nobody asked for it; ``requested`` is then the version's own default.
+    """
+
+    argument: str
+    requested: Any
+    effective: Any
+    verdict: str
+    reason: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "argument": self.argument,
+            "requested": self.requested,
+            "effective": self.effective,
+            "verdict": self.verdict,
+            "reason": self.reason,
+        }
+
+
+def redact(value: _T, secrets: Iterable[str] = ()) -> _T:
+    """The same text or JSON without secrets: the given values, and whatever stands under a secret's name.
+
+    In text that is ``--api-key X``, ``api_key='X'``, ``"api_key": "X"`` and ``Bearer X``.
+    """
+    known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
+    return cast(_T, _redact(value, known))
+
+
+def effective_arguments(info: Mapping[str, Any], rank: int = 0) -> dict[str, Any]:
+    """The arguments in force, by SGLang's field names, from ``/server_info`` of any version.
+
+    The top level (or its ``server_args``) holds what was resolved at the start, ``internal_states[rank]`` what the
+    scheduler of that data-parallel rank works with: where it has a value, that one wins.
+    """
+    merged = {key: value for key, value in info.items() if key not in ("internal_states", "server_args")}
+    merged.update(mapping(info.get("server_args")))
+    states = internal_states(info)
+    live = states[rank] if rank < len(states) else {}
+    for source in (mapping(live.get("server_args")), live):
+        merged.update({key: value for key, value in source.items() if value is not None or key not in merged})
+    return merged
+
+
+def internal_states(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What each data-parallel rank's scheduler says of itself; empty where the version does not tell."""
+    states = info.get("internal_states")
+    listed = states if isinstance(states, list) else [states]
+    return [state for state in listed if isinstance(state, Mapping)]
+
+
+def compare(
+    requested: Mapping[str, Any],
+    info: Mapping[str, Any],
+    secrets: Iterable[str] = (),
+    lines: Sequence[str] = (),
+) -> list[ArgumentCheck]:
+    """Every requested argument against what the server says, in the order asked; secrets as ``***``.
+
+    ``lines`` is the start's log, for the reasons of what was changed. Where there are several data-parallel ranks, one
+    with another value makes a change.
+    """
+    views = [effective_arguments(info, rank) for rank in range(max(1, len(internal_states(info))))]
+    checks = []
+    for argument, asked in requested.items():
+        found = next(
+            (check for view in views if (check := _check(argument, asked, view)).verdict == "changed"), None
+        )
+        check = found or _check(argument, asked, views[0])
+        if check.verdict == "changed":
+            check = replace(check, reason=redact(reason(argument, lines), secrets))
+        if not is_secret(argument):
+            check = replace(
+                check, requested=redact(check.requested, secrets), effective=redact(check.effective, secrets)
+            )
+        checks.append(check)
+    return checks
+
+
+def defaulted(
+    requested: Mapping[str, Any],
+    info: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    secrets: Iterable[str] = (),
+    lines: Sequence[str] = (),
+) -> list[ArgumentCheck]:
+    """The arguments that nobody asked for, by name, with the version's ``defaults`` (name -> value) beside them.
+
+    A default that SGLang filled in or changed has the log's reason, where the log gives one.
+    """
+    effective = effective_arguments(info)
+    asked = {name for argument in requested for name in aliases(argument)}
+    found = []
+    for argument in sorted(set(defaults) - asked):
+        if argument not in effective:
+            continue
+        default, value = defaults[argument], effective[argument]
+        why = None if same(default, value) else redact(reason(argument, lines), secrets)
+        if is_secret(argument):
+            default, value = _hidden(default), _hidden(value)
+        found.append(ArgumentCheck(argument, default, redact(value, secrets), "defaulted", why))
+    return found
+
+
+def aliases(argument: str) -> tuple[str, ...]:
+    """An argument's name, and those that other versions have for the same concept."""
+    group: tuple[str, ...] = next((group for group in _ALIASES if argument in group), ())
+    return (argument, *(name for name in group if name != argument))
+
+
+def is_secret(argument: str) -> bool:
+    """Whether an argument's value must never be shown."""
+    return bool(_SECRET_KEY.fullmatch(argument))
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value where it is a table, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _redact(value: Any, secrets: list[str]) -> Any:
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, REDACTED)
+        return _in_text(value)
+    if isinstance(value, Mapping):
+        return {
+            key: _hidden(item) if _SECRET_KEY.fullmatch(str(key)) else _redact(item, secrets)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(_redact(item, secrets) for item in value)
+    return value
+
+
+def _in_text(text: str) -> str:
+    """A text without its secrets. Of a long one only the parts that name any cost something.
+
+    A part that does is looked at together with the next, because a value may stand on the line after its name.
+    """
+    done, named = [], list[str]()
+    for part in _parts(text):
+        low = part.lower()
+        named.append(part)
+        if not any(word in low for word in _NAMES):
+            done.append(_hide_all("".join(named)) if len(named) > 1 else part)
+            named.clear()
+    return "".join([*done, _hide_all("".join(named))])
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts of whole lines, of `_CHUNK` characters and the rest of a line."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _CHUNK) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
+def _hide_all(text: str) -> str:
+    return _BEARER.sub(_hide, _IN_TEXT.sub(_hide, text))
+
+
+def _hide(found: re.Match[str]) -> str:
+    value = found["value"]
+    if value in _NOT_SECRET:
+        return found[0]
+    quote = value[0] if value[0] in "'\"" else ""
+    return f"{found['key']}{quote}{REDACTED}{quote}"
+
+
+def _hidden(value: Any) -> Any:
+    return REDACTED if value not in (None, "") else value
+
+
+def _check(argument: str, asked: Any, effective: Mapping[str, Any]) -> ArgumentCheck:
+    shown, value = _look_up(argument, effective)
+    if is_secret(argument):
+        verdict = "equal" if shown and (value is not None) == (asked is not None) else "missing"
+        return ArgumentCheck(argument, _hidden(asked), _hidden(value), verdict)
+    if not shown:
+        return ArgumentCheck(argument, asked, None, "missing")
+    if not same(asked, value):
+        return ArgumentCheck(argument, asked, value, "changed")
+    if argument == "max_running_requests":
+        ceiling = running_ceiling(effective)
+        if ceiling is not None and isinstance(asked, int) and ceiling < asked:
+            return ArgumentCheck(argument, asked, ceiling, "changed")
+    return ArgumentCheck(argument, asked, value, "equal")
+
+
+def _look_up(argument: str, effective: Mapping[str, Any]) -> tuple[bool, Any]:
+    """Whether the argument is shown, and its value; newer versions keep graph settings in one config."""
+    shown = [effective[name] for name in aliases(argument) if name in effective]
+    value = next((item for item in shown if item is not None), None)
+    graphs = mapping(mapping(effective.get("cuda_graph_config")).get("decode"))
+    if argument in ("cuda_graph_max_bs", "cuda_graph_max_bs_decode") and value is None and "max_bs" in graphs:
+        return True, graphs["max_bs"]
+    if argument == "disable_cuda_graph" and not value and "backend" in graphs:
+        return True, graphs["backend"] == "disabled"
+    return bool(shown), value
+
+
+def running_ceiling(effective: Mapping[str, Any]) -> int | None:
+    """How many requests really run at once: what was asked is capped by the token pool, per data-parallel rank."""
+    per_rank = effective.get("effective_max_running_requests_per_dp")
+    ranks = effective.get("dp_size") or 1
+    return per_rank * ranks if isinstance(per_rank, int) and isinstance(ranks, int) else None

@@ -1,0 +1,446 @@
+"""Every check: one case that trips it, and the healthy service under load, which trips none."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from deployer.deploy.session import Health
+from deployer.errors import AgentError, ChannelLost
+from deployer.inspect.doctor import CHECKS, Diagnosis, Finding, Severity, judge
+from deployer.inspect.doctor.collect import Beside, parse_loads, parse_metrics, watched_for
+from deployer.inspect.doctor.evidence import Evidence, LogLine
+from deployer.records.hardware import GpuProcess
+from deployer.report.doctor_view import doctor_view
+from deployer.resources import package_root
+from deployer.sglang.server.info import ArgumentCheck
+from tests.unit.inspect.doctor.builders import (
+    COMPUTED,
+    EFFECTIVE,
+    GIB,
+    NOW,
+    RELEASE,
+    evidence,
+    holders,
+    lease,
+    lines,
+    loads,
+    prefill,
+    running,
+    sampled,
+    service,
+)
+from tools.reference.doctor import reference
+
+RETRACT = "[2026-11-29 17:46:24 PP0] KV cache pool is full. Retract requests. #retracted_reqs: 2"
+TRACE = [
+    "[2026-11-29 17:46:24] Exception in callback",
+    "Traceback (most recent call last):",
+    '  File "/opt/sglang/srt/managers/tokenizer.py", line 5, in handle',
+    "    raise ValueError(message)",
+    "ValueError: something odd",
+]
+
+#: Check -> what makes it trip, and words that its finding has.
+TRIPS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "not-serving": ({"health": Health(False, "503", 0.2)}, ["/health answers 503"]),
+    "change-under-way": (
+        {"observed": replace(holders(), lease=lease())},
+        ["ann@desk (apply tp8, pid 5) holds the lease; nothing was stopped yet", "since 40 s"],
+    ),
+    "health-slow": ({"health": Health(True, "200", 7.5)}, ["7.50 s"]),
+    "restarted": ({"state": service(unit={"ActiveState": "active", "NRestarts": 2})}, ["2 restarts"]),
+    "just-started": ({"state": running(service(), started=NOW - 30)}, ["30 s ago"]),
+    "drift": ({"drift": ("/etc/x.conf changes or replaces the unit",)}, ["/etc/x.conf"]),
+    "argument-changed": (
+        {"checks": (ArgumentCheck("page_size", 16, 64, "changed"),)},
+        ["page_size: asked 16, is 64", "deployer history 2"],
+    ),
+    "idle": ({"lines": (), "loads": loads((0, 0)), "sampled": sampled(samples=[{"connections": 0}])}, ["5 min"]),
+    "log-errors": (
+        {"lines": lines(*(LogLine(NOW - 5, text) for text in TRACE))},
+        ["1 tracebacks", "something odd"],
+    ),
+    "log-warnings": (
+        {"lines": lines(LogLine(NOW - 5, "[2026-11-29 17:46:24] Request failed to be parsed"))},
+        ["1 lines", "1 x [2026"],
+    ),
+    "requests-wait": (
+        {"loads": loads((8, 40), (8, 44)), "sampled": sampled(samples=[{"connections": 104}])},
+        ["42 wait, 62 run, 64 can", "all places are taken", "waiting 40, 44"],
+    ),
+    "slot-is-not-total": (
+        {},
+        [
+            "#running-req: 7 is one micro-batch of 16 in turn, not a scheduler cap",
+            "about 32 requests run in all, 0 wait; 64 could run",
+            "16 = 8 stages + 8 in flight",
+            "6.0 requests on average: about 5 of 16 hold requests",
+            "running 7, 0, 6",
+            "32 connections are open",
+        ],
+    ),
+    "cap-is-no-limit": (
+        {"lines": lines(sizes=(8, 8, 8, 7))},
+        [
+            "full with 8",
+            "16 micro-batches of 8: 128 places, and 64 requests at once",
+            "0002-pp8-async (cap 8): 34 tok/s for one, 112 at 8, 248 at 32",
+            "0003-pp8-async-mb64 (cap 64): 36 tok/s for one, 251 at 32",
+            "deployer apply pp8-async-mb64; deployer compare pp8-async pp8-async-mb64",
+        ],
+    ),
+    "nothing-in-flight": (
+        {
+            "effective": {**EFFECTIVE, "pp_async_batch_depth": 0},
+            "state": running(service(), release="0001-tp8"),
+            "computed": replace(COMPUTED, slots=8),
+        },
+        ["8 stages and an async depth of 0", "80 to 80 %", "deployer apply pp8-async; deployer compare tp8 pp8-async"],
+    ),
+    "log-hides-slots": (
+        {"effective": {**EFFECTIVE, "decode_log_interval": 40}},
+        ["interval 40, 16 micro-batches in turn: the log shows 2", "the mean of all is 6.2"],
+    ),
+    "graphs-off": (
+        {
+            "computed": replace(COMPUTED, graph_sizes=()),
+            "state": running(service(), argv=("python", "--disable-cuda-graph")),
+            "lines": lines(graph=False),
+        },
+        ["the command line has --disable-cuda-graph", "`cuda graph: False` in 4 of 4 decode lines"],
+    ),
+    "graph-too-small": (
+        {"computed": replace(COMPUTED, graph_sizes=(1, 2, 4)), "lines": lines(graph=False)},
+        ["batches of 5 to 7; graphs end at 4", "max_batch_size = 7"],
+    ),
+    "graphs-unused": ({"lines": lines(graph=False)}, ["4 of 4 decode lines", "captured: [1, 2, 4, 8]"]),
+    "graph-too-large": (
+        {"computed": replace(COMPUTED, graph_sizes=(1, 2, 4, 8, 12, 16))},
+        ["2 of 6 graphs are for batches of 12 to 16", "max_batch_size = 8"],
+    ),
+    "kv-full": ({"lines": lines(usage=0.95)}, ["95 % of 100,000 tokens"]),
+    "retractions": ({"lines": lines(LogLine(NOW - 60, RETRACT))}, ["1 retractions", "#retracted_reqs: 2"]),
+    "prefix-cache": ({"lines": lines(*[prefill(cached=0, new=2000)] * 60)}, ["0.8 % of the prompts' tokens in 62"]),
+    "gpus-unseen": (
+        {
+            "observed": replace(holders(), gpus=None, gpu_problem="GPUs cannot be seen: nvidia-smi did not answer"),
+            "sampled": sampled(problem="nvidia-smi did not answer within 5 s"),
+        },
+        ["nvidia-smi did not answer", "before that it answered 6 times", "dmesg"],
+    ),
+    "gpu-waits": ({"sampled": sampled(every={"utilization": 30.0})}, ["30 % on average over 8 GPUs"]),
+    "gpu-uneven": ({"sampled": sampled(third={"utilization": 20.0})}, ["20 to 80 %", "3: 20 %"]),
+    "gpu-memory-uneven": ({"sampled": sampled(third={"memory_used": 60 * GIB})}, ["60 to 80 of 96 GiB", "3: 60 GiB"]),
+    "power-limit": ({"sampled": sampled(third={"power_w": 595.0})}, ["GPU [3]: 400 to 595 W of 600"]),
+    "clock-throttled": ({"sampled": sampled(third={"throttle": 0x40})}, ["GPU 3: hardware thermal slowdown"]),
+    "gpu-shared": (
+        {"observed": holders(GpuProcess(2, 99, 3 * GIB, "jupyter", None, "user@0.service"))},
+        ["GPU 2: jupyter (pid 99, user@0.service) holds 3.0 GiB"],
+    ),
+    "memory-low": ({"sampled": sampled(machine={"memory_available": 5 * GIB})}, ["5 of 512 GiB"]),
+    "swapping": ({"sampled": sampled(machine={"pages_swapped": 5000})}, ["5000 pages"]),
+    "disk-low": (
+        {"sampled": sampled(machine={"disks": {"/": {"free": 2 * GIB, "total": 900 * GIB}}})},
+        ["/: 2 of 900 GiB free"],
+    ),
+    "processors-busy": ({"sampled": sampled(machine={"load": [80.0]})}, ["load 80.0 on 64"]),
+}  # fmt: skip
+
+
+def found(diagnosis: Diagnosis, name: str) -> Finding | None:
+    return next((finding for finding in diagnosis.findings if finding.id == name), None)
+
+
+def test_every_check_has_a_case() -> None:
+    assert set(TRIPS) == set(CHECKS)
+
+
+@pytest.mark.parametrize("name", TRIPS)
+def test_what_trips_a_check(name: str) -> None:
+    changes, words = TRIPS[name]
+    finding = found(judge(evidence(**changes)), name)
+    assert finding is not None
+    text = json.dumps(finding.as_dict(), ensure_ascii=False)
+    for word in words:
+        assert json.dumps(word, ensure_ascii=False)[1:-1] in text
+    assert finding.severity is CHECKS[name].severity
+    assert "{" not in finding.measure
+
+
+@pytest.mark.parametrize("name", TRIPS)
+def test_a_healthy_service_under_load_does_not(name: str) -> None:
+    diagnosis = judge(evidence())
+    if name == "slot-is-not-total":  # it is always worth knowing under a pipeline, and never without one
+        diagnosis = judge(evidence(computed=replace(COMPUTED, slots=1)))
+    assert found(diagnosis, name) is None
+    looked = {check.id: text for check, text in diagnosis.fine}
+    assert looked[name]
+
+
+def test_the_healthy_service_has_one_finding_only() -> None:
+    diagnosis = judge(evidence())
+    assert [finding.id for finding in diagnosis.findings] == ["slot-is-not-total"]
+    assert diagnosis.serving
+    assert not diagnosis.unknown
+
+
+def test_the_gravest_comes_first_and_nothing_serves_without_health() -> None:
+    changes = {**TRIPS["memory-low"][0], **TRIPS["not-serving"][0]}
+    diagnosis = judge(evidence(**changes))
+    assert [finding.severity for finding in diagnosis.findings][:2] == [Severity.ERROR, Severity.WARNING]
+    assert not diagnosis.serving
+
+
+def test_a_candidate_on_its_way_is_no_dead_service() -> None:
+    """doctor beside an apply: it says who changes what, and does not send anybody to converge."""
+    transition = {"from": RELEASE, "to": "0003-tp8", "step": "wait", "started": NOW - 30}
+    start = (
+        LogLine(NOW - 20, "[2026-11-29 17:46:00 PP0] Init torch distributed begin."),
+        LogLine(NOW - 10, "[2026-11-29 17:46:10 PP0] Load weight begin. avail mem=93.50 GB"),
+    )
+    begun = {
+        "state": running(service(transition=transition), release="0003-tp8"),
+        "observed": replace(holders(), lease=lease()),
+        "health": Health(False, "refused", 0.0),
+        "lines": start,
+    }
+    diagnosis = judge(evidence(**begun))
+    finding = found(diagnosis, "not-serving")
+    assert finding is not None
+    assert finding.message.startswith("0003-tp8 is on its way, in phase load")
+    assert "ann@desk (apply tp8, pid 5) is changing it to 0003-tp8, in step wait" in finding.message
+    assert "wait for its end" in finding.next
+    assert finding.measure == "deployer status --watch"
+    assert found(diagnosis, "drift") is None
+    assert not diagnosis.serving
+
+    stopped = judge(evidence(**begun | {"state": replace(service(transition=transition), running=None)}))
+    finding = found(stopped, "not-serving")
+    assert finding is not None
+    assert "no process runs at this moment; ann@desk" in finding.message
+
+    left = found(
+        judge(evidence(**begun | {"observed": replace(holders(), lease=lease(valid=False))})), "drift"
+    )
+    assert left is not None
+    assert "a change to 0003-tp8 was left in step wait" in left.evidence
+
+
+def test_a_change_of_another_service_is_told_and_judges_nothing() -> None:
+    other = replace(holders(), lease=lease(service="mini"))
+    diagnosis = judge(evidence(observed=other))
+    finding = found(diagnosis, "change-under-way")
+    assert finding is not None
+    assert finding.message == "the service mini is being changed by ann@desk (apply tp8, pid 5)"
+    dead = found(judge(evidence(observed=other, health=Health(False, "503", 0.2))), "not-serving")
+    assert dead is not None
+    assert dead.message == "/health answers 503"
+
+
+def test_a_sister_service_on_a_gpu_is_no_stranger() -> None:
+    sister = GpuProcess(2, 99, 40 * GIB, "python", None, "sglang-mini.service")
+    finding = found(judge(evidence(observed=holders(sister))), "gpu-shared")
+    assert finding is not None
+    assert finding.message == "the service mini of this host"
+    assert finding.evidence == ("GPU 2: the service mini (pid 99, sglang-mini.service) holds 40.0 GiB",)
+    assert "different GPUs" in finding.next
+    stranger = GpuProcess(2, 98, 3 * GIB, "jupyter", None, None)
+    finding = found(judge(evidence(observed=holders(sister, stranger))), "gpu-shared")
+    assert finding is not None
+    assert finding.message == "the service mini of this host and 1 other processes"
+    # A process of our own unit that is not among the pids (it was just forked) is ours.
+    fresh = GpuProcess(2, 97, GIB, "python", None, "sglang-kimi.service")
+    assert found(judge(evidence(observed=holders(fresh))), "gpu-shared") is None
+
+
+def test_without_gpus_nvidia_smi_is_no_finding() -> None:
+    none = evidence(observed=replace(holders(), gpus=None), sampled=sampled(samples=[]))
+    assert found(judge(none), "gpus-unseen") is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spent", "watched"),
+    [
+        (5.0, 0.9, 5.0),
+        (5.0, 7.0, 5.0),
+        (5.0, 9.0, 3.0),
+        (5.0, 60.0, 1.0),
+        (0.0, 1.0, 0.0),
+        (0.5, 60.0, 0.5),
+        (20.0, 9.0, 18.0),
+    ],
+)
+def test_a_slow_start_shortens_the_watch(seconds: float, spent: float, watched: float) -> None:
+    assert watched_for(seconds, spent) == watched
+
+
+def test_what_does_not_answer_in_time_is_given_up() -> None:
+    def refuse() -> int:
+        raise AgentError("os-error", "no")
+
+    def late() -> int:
+        raise ChannelLost("no answer within 3 s", detail={"timeout": 3.0})
+
+    def broken() -> int:
+        raise ChannelLost("the connection broke")
+
+    soon = time.monotonic() + 5.0
+    assert Beside(lambda: 1).result(soon) == 1
+    assert Beside(refuse).result(soon) is None
+    assert Beside(late).result(soon) is None
+    with pytest.raises(ChannelLost, match="broke"):
+        Beside(broken).result(soon)
+    held = threading.Event()
+    slow = Beside(lambda: held.wait(30.0))
+    assert slow.result(time.monotonic()) is None
+    held.set()
+    assert slow.result(soon) is True
+
+
+def nothing() -> Evidence:
+    """A host on which nothing runs and nothing could be asked."""
+    return evidence(
+        state=replace(service(), running=None),
+        health=Health(False, "refused", 0.0),
+        effective={},
+        computed=None,
+        checks=(),
+        loads=(),
+        metrics=None,
+        lines=(),
+        sampled=None,
+        observed=replace(holders(), gpus=None, gpu_processes=()),
+    )
+
+
+def test_what_cannot_be_looked_at_is_not_known() -> None:
+    diagnosis = judge(nothing())
+    assert [finding.id for finding in diagnosis.findings] == ["not-serving", "idle"]
+    assert "no process runs" in diagnosis.findings[0].message
+    unknown = {check.id for check, _ in diagnosis.unknown}
+    assert {"graphs-off", "gpu-waits", "log-errors", "argument-changed", "kv-full", "memory-low"} <= unknown
+
+
+def test_a_stranger_on_the_port_is_no_service() -> None:
+    finding = found(judge(evidence(health=Health(False, "200", 0.1, ours=False))), "not-serving")
+    assert finding is not None
+    assert "another unit" in finding.message
+
+
+def test_allowed_changes_are_fine() -> None:
+    checks = (ArgumentCheck("page_size", 16, 64, "changed"),)
+    assert found(judge(evidence(checks=checks, allowed=frozenset({"page_size"}))), "argument-changed") is None
+
+
+def test_a_burst_of_arrivals_is_no_queue() -> None:
+    sizes = (8,) * 10
+    quiet = lines(sizes=sizes)
+    burst = (*quiet[:-1], replace(quiet[-1], text=quiet[-1].text.replace("#queue-req: 0", "#queue-req: 9")))
+    diagnosis = judge(evidence(lines=burst))
+    assert found(diagnosis, "requests-wait") is None
+    assert found(diagnosis, "cap-is-no-limit") is not None
+    diagnosis = judge(evidence(lines=lines(sizes=sizes, queued=9)))
+    assert found(diagnosis, "requests-wait") is not None
+    assert found(diagnosis, "cap-is-no-limit") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"lines": lines(usage=0.95)}, "the KV pool is full"),
+        ({"lines": lines()}, "places are free"),
+    ],
+)
+def test_why_requests_wait(changes: dict[str, Any], word: str) -> None:
+    finding = found(judge(evidence(loads=loads((4, 3), (4, 3)), **changes)), "requests-wait")
+    assert finding is not None
+    assert word in finding.next
+
+
+def test_graphs_that_sglang_turned_off_itself() -> None:
+    computed = replace(COMPUTED, graph_sizes=())
+    why = LogLine(
+        NOW - 3600,
+        "[2026-11-29 16:40:24] Cuda graph is disabled because of using torch native attention backend",
+    )
+    finding = found(judge(evidence(computed=computed, lines=(why, *lines()))), "graphs-off")
+    assert finding is not None
+    assert "torch native attention backend" in finding.evidence[1]
+    assert finding.measure == "deployer history 2 --defaults"
+    on_cpu = evidence(computed=computed, effective={**EFFECTIVE, "device": "cpu"})
+    assert found(judge(on_cpu), "graphs-off") is None
+
+
+def test_old_lines_do_not_count() -> None:
+    old = evidence(lines=lines(graph=False, t=NOW - 1000))
+    assert old.batches.sizes == []
+    assert found(judge(old), "graphs-unused") is None
+
+
+def test_a_warning_of_the_start_is_no_warning_of_serving() -> None:
+    early = LogLine(NOW - 3600, "[2026-11-29 16:40:24] Loading failed once, retry")
+    assert found(judge(evidence(lines=(early, *lines()))), "log-warnings") is None
+
+
+def test_a_known_cause_is_named() -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    head = "[2026-11-29 17:46:24 TP0] Scheduler hit an exception: Traceback (most recent call last):"
+    trace = [head, *TRACE[2:-1], text]
+    finding = found(judge(evidence(lines=lines(*(LogLine(NOW - 5, line) for line in trace)))), "log-errors")
+    assert finding is not None
+    assert "known as" in finding.message
+
+
+def test_people_see_evidence_and_what_to_try() -> None:
+    changes, _ = TRIPS["graphs-off"]
+    document = {
+        "service": "kimi",
+        "host": "box",
+        "release": "0002-pp8-async",
+        "profile": "pp8-async",
+        "seconds": 6.0,
+        "watched": 3.0,
+        **judge(evidence(**changes)).as_dict(),
+    }
+    console = Console(width=100, soft_wrap=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(doctor_view(document, asked=5.0))
+    assert "watched for 3 s instead of 5: the command's start took the rest" in captured.get()
+    with console.capture() as capture:
+        console.print(doctor_view(document))
+    text = capture.get()
+    assert "CUDA graphs are off (graphs-off)" in text
+    assert "│ the command line has --disable-cuda-graph" in text
+    assert "measure: deployer apply pp8-async-mb64; deployer compare pp8-async pp8-async-mb64" in text
+    assert "no restarts" in text
+    json.dumps(document)
+
+
+def test_loads_are_summed_over_ranks() -> None:
+    ranks = [
+        {"num_running_reqs": 2, "num_waiting_reqs": 1, "token_usage": 0.5, "queues": {}, "dp_rank": 0},
+        {"num_running_reqs": 3, "num_waiting_reqs": 0, "token_usage": 0.25, "queues": {}, "dp_rank": 1},
+    ]
+    summed = parse_loads(json.dumps({"loads": ranks}))
+    assert summed is not None
+    assert (summed["num_running_reqs"], summed["num_waiting_reqs"], summed["token_usage"]) == (5, 1, 0.5)
+    for text in ("", "[]", '{"loads": 1}', '{"loads": [1]}', "[" * 10_000):
+        assert parse_loads(text) is None
+
+
+def test_metrics_are_summed_over_labels() -> None:
+    text = '# TYPE x gauge\nsglang:a_total{x="1"} 2.0\nsglang:a_total{x="2"} 3e0\nsglang:b 1\nother:c 5\nsglang:d NaN\n'
+    assert parse_metrics(text) == {"a_total": 5.0, "b": 1.0}
+
+
+def test_the_page_is_up_to_date() -> None:
+    """``python -m tools.reference.doctor`` writes it."""
+    assert Path(package_root() / "docs" / "doctor.md").read_text(encoding="utf-8") == reference()

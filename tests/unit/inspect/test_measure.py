@@ -1,0 +1,215 @@
+"""`bench` on a host in memory: it takes the lease, changes nothing that serves, and keeps what it measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deployer.deploy.reporter import Silent
+from deployer.errors import AgentError, GateInconclusive, Interrupted, LeaseHeld, NothingServing, Refused
+from deployer.host.fake import FakeWorld
+from deployer.inspect.compare import Shelf
+from deployer.inspect.measure import Measured, measure
+from deployer.inspect.status import history_document
+from deployer.report.views import history_view
+from tests.unit.deploy.test_apply import LIVE, TP1, bench, engine, run, session, world
+from tests.unit.report.test_bench_table import text
+
+CHANGING = {"stage", "promote", "converge", "unit.start", "unit.stop", "transition.begin", "prune", "probe"}
+
+
+@pytest.fixture
+def live_world() -> FakeWorld:
+    made = world()
+    made.engines[LIVE] = engine(TP1)
+    assert run(made, "tp1").outcome == "live"
+    made.calls.clear()
+    return made
+
+
+def measured(made: FakeWorld, rate: float = 90.0, **wishes: Any) -> Measured:
+    document = bench(rate)
+    made.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
+    with session(made) as opened:
+        return measure(opened, wishes, Silent(), Shelf.of(opened))
+
+
+def test_it_is_kept_beside_its_release_and_nothing_else_is_changed(live_world: FakeWorld) -> None:
+    before = dict(live_world.service("kimi").releases[LIVE]["manifest"])
+    assert measured(live_world).name == f"{LIVE}@1"
+    assert measured(live_world, 95.0).name == f"{LIVE}@2"
+    kept = live_world.service("kimi").releases[LIVE]
+    assert json.loads(kept["files"]["bench-2.json"])["levels"][0]["aggregate_tok_s"] == 95.0
+    assert json.loads(kept["files"]["bench.json"])["levels"][0]["aggregate_tok_s"] == 100.0
+    assert [item["summary"]["levels"] for item in kept["manifest"]["benches"]] == [{"2": 90.0}, {"2": 95.0}]
+    assert {key: kept["manifest"][key] for key in before} == before
+    assert not CHANGING & {op for op, _ in live_world.calls}
+    assert live_world.service("kimi").running == LIVE
+    assert live_world.lease is not None
+    assert live_world.lease["state"] == "released"
+
+
+def test_compare_and_history_know_it(live_world: FakeWorld) -> None:
+    measured(live_world)
+    with session(live_world) as opened:
+        subject = Shelf.of(opened).subject("1@1")
+        document = history_document("kimi", opened.state())
+    assert (subject.name, subject.starts) == (f"{LIVE}@1", (LIVE,))
+    assert document["releases"][0]["benches"][0]["number"] == 1
+    shown = text(history_view(document))
+    assert any("1@1" in line and "measured" in line and "90 at 2" in line for line in shown.splitlines())
+
+
+def test_it_asks_for_what_the_release_was_measured_with_and_for_what_is_wished(live_world: FakeWorld) -> None:
+    asked: list[Any] = []
+    document = bench()
+
+    def ran(args: Any) -> Any:
+        asked.append(json.loads(args["stdin"]))
+        return [json.dumps({"event": "result", "bench": document})], 0
+
+    live_world.run = ran
+    with session(live_world) as opened:
+        renamed = opened.service.model_copy(update={"served_model_name": "renamed", "port": 31999})
+        opened.service, started_with = renamed, opened.service
+        measure(opened, {"output_tokens": 32, "repeats": 3}, Silent(), Shelf.of(opened))
+    assert asked[0]["base_url"].endswith(f":{started_with.port}")
+    assert asked[0]["model"] == (started_with.served_model_name or started_with.model)
+    assert (asked[0]["levels"], asked[0]["output_tokens"], asked[0]["repeats"]) == ([2], 32, 3)
+    assert asked[0]["requests_at_least"] == 0, "that is for a candidate, not for what has long been serving"
+
+
+def test_nobody_else_may_be_at_work(live_world: FakeWorld) -> None:
+    with session(live_world, "apply pp8") as other:
+        other.acquire()
+        with pytest.raises(LeaseHeld):
+            measured(live_world)
+    assert "run" not in {op for op, _ in live_world.calls}
+
+
+def test_others_are_told_what_it_is_for(live_world: FakeWorld) -> None:
+    seen: list[Any] = []
+
+    def ran(args: Any) -> Any:
+        seen.append(dict(live_world.lease or {}))
+        return [json.dumps({"event": "result", "bench": bench()})], 0
+
+    live_world.run = ran
+    with session(live_world, "bench") as opened:
+        measure(opened, {}, Silent(), Shelf.of(opened))
+    assert (seen[0]["state"], seen[0]["reason"]) == ("held", "bench")
+
+
+def test_a_change_that_was_left_under_way_comes_first(live_world: FakeWorld) -> None:
+    live_world.service("kimi").transition = {
+        "from": LIVE, "to": "0002-x", "profile": "x", "step": "wait", "grace": 5.0, "started": 0.0
+    }  # fmt: skip
+    with pytest.raises(Refused, match="a change to 0002-x was left under way"):
+        measured(live_world)
+
+
+def test_another_profile_is_not_measured_under_a_wrong_name(live_world: FakeWorld) -> None:
+    live_world.run = lambda args: pytest.fail("nothing is to be measured")
+    with session(live_world) as opened, pytest.raises(Refused, match=r"tp1 runs .*, not pp8") as found:
+        measure(opened, {}, Silent(), Shelf.of(opened), profile="pp8")
+    assert found.value.exit_code == 3
+    document = bench()
+    live_world.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
+    with session(live_world) as opened:
+        assert measure(opened, {}, Silent(), Shelf.of(opened), profile="tp1").name == f"{LIVE}@1"
+
+
+def test_figures_that_the_host_does_not_take_are_not_lost(
+    live_world: FakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise AgentError("io", "No space left on device")
+
+    monkeypatch.setattr("deployer.host.client.HostClient.release_update", full)
+    found = measured(live_world, 95.0)
+    assert found.bench["levels"][0]["aggregate_tok_s"] == 95.0
+    assert found.trouble is not None
+    assert (found.trouble.message.rpartition(": ")[2], found.trouble.exit_code) == (
+        "No space left on device",
+        8,
+    )
+    assert live_world.lease is not None
+    assert live_world.lease["state"] == "released"
+
+
+def after_it(made: FakeWorld, what: Callable[[], None], **level: Any) -> Measured:
+    """Measure a server to which this happens meanwhile; ``level`` is what the level then has to say."""
+    document = bench(95.0)
+    document["levels"][0].update(level)
+
+    def ran(args: Any) -> Any:
+        what()
+        return [json.dumps({"event": "result", "bench": document})], 0
+
+    made.run = ran
+    with session(made) as opened:
+        return measure(opened, {}, Silent(), Shelf.of(opened))
+
+
+def test_a_server_that_hangs_since_its_benchmark_is_told_with_the_figures(live_world: FakeWorld) -> None:
+    healthy = live_world.engines[LIVE].http
+    found = after_it(
+        live_world, lambda: healthy.update({"/health": (503, "")}), completed=1, failed={"stalled": 1}
+    )
+    assert found.name == f"{LIVE}@1", "what it did until then is kept"
+    assert isinstance(found.trouble, NothingServing)
+    assert "1 requests were not answered, and now it does not serve (/health: 503)" in found.trouble.message
+
+
+def test_requests_that_failed_are_no_trouble_where_it_goes_on_serving(live_world: FakeWorld) -> None:
+    assert after_it(live_world, lambda: None, completed=1, failed={"http-500": 1}).trouble is None
+
+
+def test_figures_of_two_processes_are_shown_and_not_kept(live_world: FakeWorld) -> None:
+    state = live_world.service("kimi")
+    found = after_it(live_world, lambda: live_world.start(state, LIVE), completed=1, failed={"reset": 1})
+    assert (found.name, found.bench["levels"][0]["aggregate_tok_s"]) == (f"{LIVE}@?", 95.0)
+    assert isinstance(found.trouble, GateInconclusive)
+    assert "restarted while it was measured" in found.trouble.message
+    assert "benches" not in state.releases[LIVE]["manifest"]
+
+
+def test_a_server_that_died_of_its_benchmark(live_world: FakeWorld) -> None:
+    def die() -> None:
+        live_world.service("kimi").running = None
+
+    found = after_it(live_world, die, completed=1, failed={"reset": 1})
+    assert isinstance(found.trouble, NothingServing)
+    assert "it does not run" in found.trouble.message
+
+
+def test_an_interruption_says_what_becomes_of_the_figures(live_world: FakeWorld) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="what was measured so far is dropped") as found:
+        after_it(live_world, interrupt)
+    assert found.value.exit_code == 130
+    assert live_world.lease is not None
+    assert live_world.lease["state"] == "released"
+
+
+def test_nothing_serves(live_world: FakeWorld) -> None:
+    live_world.service("kimi").running = None
+    with pytest.raises(NothingServing):
+        measured(live_world)
+
+
+def test_nothing_was_measured(live_world: FakeWorld) -> None:
+    empty: dict[str, Any] = {
+        "levels": [],
+        "single_stream_tok_s": None,
+        "stopped": "none of the 2 requests was completed",
+    }
+    live_world.run = lambda args: ([json.dumps({"event": "result", "bench": empty})], 0)
+    with session(live_world) as opened, pytest.raises(GateInconclusive, match="none of the 2 requests"):
+        measure(opened, {}, Silent(), Shelf.of(opened))
+    assert "benches" not in live_world.service("kimi").releases[LIVE]["manifest"]

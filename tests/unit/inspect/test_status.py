@@ -1,0 +1,205 @@
+"""The status and history documents, from what a host says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from deployer.deploy.session import Health
+from deployer.inspect.status import drift, history_document, status_document
+from deployer.records.host import HostState, Lease, ServiceState
+from deployer.report.effect_view import release_view
+from deployer.report.views import history_view, status_view
+from tests.unit.deploy.builders import host_state, manifest, service_state, trial
+
+LIVE = trial()
+OK = Health(True, "200", 1.02)
+
+
+def render(view: Any) -> str:
+    console = Console(width=140, force_terminal=False)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
+
+
+def document(observed: HostState, health: Health = OK, stored: str | None = None) -> dict[str, Any]:
+    return status_document("kimi", "gpu1", observed, health, stored, now=1000.0)
+
+
+def live_state(**changes: Any) -> ServiceState:
+    return service_state(live=LIVE, running=LIVE.release, raw=changes)
+
+
+def test_a_healthy_service() -> None:
+    shown = document(host_state(live_state()))
+    entry = shown["hosts"][0]
+    assert shown["ok"] is True
+    assert entry["live"]["release"] == "0001-tp8"
+    assert entry["drift"] == []
+    assert entry["unit"]["active"] == "active"
+    assert len(entry["gpus"]) == 8
+    assert "healthy" in render(status_view(shown))
+
+
+def test_an_unhealthy_service_is_not_ok() -> None:
+    shown = document(host_state(live_state()), Health(False, "timeout", 22.0))
+    assert shown["ok"] is False
+    assert shown["hosts"][0]["health"] == {"ok": False, "status": "timeout", "seconds": 22.0}
+
+
+def test_nothing_was_ever_live() -> None:
+    shown = document(host_state(service_state()), Health(False, "refused", 0.0))
+    assert shown["ok"] is False
+    assert shown["hosts"][0]["live"] is None
+    assert "nothing was ever live" in render(status_view(shown))
+
+
+@pytest.mark.parametrize(
+    ("changes", "stored", "word"),
+    [
+        ({"shadows": ["/etc/systemd/system/sglang-kimi.service.d/a.conf"]}, None, "a.conf changes"),
+        ({}, "another text", "edited by hand"),
+        ({"candidate": {"release": "0002-x", "text": "", "path": "/run/u"}}, None, "candidate unit is left"),
+        ({"running": {"pid": 7, "release": "0002-x", "pids": [7]}}, None, "0002-x is running while 0001-tp8"),
+        ({"running": None, "unit": {}}, None, "the live service is not running (inactive"),
+        ({"enabled": False}, None, "not enabled"),
+        ({"unit": {"ActiveState": "active", "NeedDaemonReload": True}}, None, "daemon-reload"),
+        ({"unit": {"ActiveState": "active", "NRestarts": 3}}, None, "restarted 3 times"),
+    ],
+)
+def test_each_kind_of_drift(changes: dict[str, Any], stored: str | None, word: str) -> None:
+    found = drift("kimi", live_state(**changes), stored)
+    assert len(found) == 1
+    assert word in found[0]
+
+
+def test_a_change_under_way_is_not_drift() -> None:
+    change = {
+        "from": "0001-tp8",
+        "to": "0002-x",
+        "profile": "x",
+        "step": "wait",
+        "started": 990.0,
+        "grace": 15,
+    }
+    state = live_state(
+        transition=change,
+        candidate={"release": "0002-x", "text": "", "path": "/run/u"},
+        running={"pid": 7, "release": "0002-x", "pids": [7]},
+    )
+    shown = document(host_state(state))
+    entry = shown["hosts"][0]
+    assert entry["drift"] == []
+    assert entry["transition"] == {
+        "from": "0001-tp8",
+        "to": "0002-x",
+        "profile": "x",
+        "step": "wait",
+        "seconds": 10.0,
+        "grace": 15.0,
+    }
+    assert shown["ok"] is False
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_only_a_valid_lease_is_shown(valid: bool) -> None:
+    lease = Lease.from_json(
+        {
+            "generation": 3,
+            "owner": {"user": "ada", "host": "box", "pid": 4, "command": "apply tp8"},
+            "service": "kimi",
+            "reason": "apply tp8",
+            "acquired": 1.0,
+            "boot_id": "b",
+            "expires_boottime": 5.0,
+            "expires_in": 7.0,
+            "valid": valid,
+            "state": "held",
+        }
+    )
+    shown = document(host_state(live_state(), lease=lease))["hosts"][0]["lease"]
+    assert (shown is not None) is valid
+
+
+def test_history_has_the_newest_first_and_one_live() -> None:
+    releases = [
+        manifest(1, "tp8", state="live", was_live=True),
+        manifest(2, "pp8", state="failed", failure={"cause": "out of memory"}),
+        manifest(3, "pp8-async", state="live", was_live=True),
+    ]
+    shown = history_document("kimi", service_state(releases=releases, live_name="0003-pp8-async"))
+    assert [item["number"] for item in shown["releases"]] == [3, 2, 1]
+    assert [item["state"] for item in shown["releases"]] == ["live", "failed", "superseded"]
+    text = render(history_view(shown))
+    assert "out of memory" in text
+    assert "can be gone back to" in text
+
+
+def test_an_empty_history_says_so() -> None:
+    assert "No release" in render(history_view(history_document("kimi", service_state())))
+
+
+IN_EFFECT = {
+    "computed": {
+        "slots": 16,
+        "micro_batch_cap": 8,
+        "max_running": 64,
+        "graph_sizes": [1, 2, 4, 8],
+        "free_gib": 9.25,
+    },
+    "changed": [
+        {
+            "argument": "page_size",
+            "requested": 16,
+            "effective": 64,
+            "verdict": "changed",
+            "reason": "page_size to 64",
+        }
+    ],
+    "missing": ["new_thing"],
+    "equal": 12,
+}
+
+
+def test_what_is_in_effect_is_shown_on_request() -> None:
+    live = manifest(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
+    told = document(host_state(service_state(releases=[live], live_name="0001-pp8-async")))
+    assert told["hosts"][0]["live"]["in_effect"]["equal"] == 12
+    assert "micro-batches" not in render(status_view(told))
+    text = render(status_view(told, verbose=True))
+    assert "16 micro-batches in turn of 8 requests at most" in text
+    assert "graphs of 4 batch sizes up to 8" in text
+    assert "free 9.2" in text
+    assert "page_size: asked 16, is 64: page_size to 64" in text
+    told["hosts"][0]["live"]["in_effect"] = None
+    assert "not known" in render(status_view(told, verbose=True))
+
+
+def test_one_release_argument_by_argument() -> None:
+    live = manifest(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
+    entry = history_document("kimi", service_state(releases=[live], live_name="0001-pp8-async"))["releases"][
+        0
+    ]
+    arguments = [
+        {"argument": "pp_size", "requested": 8, "effective": 8, "verdict": "equal", "reason": None},
+        {"argument": "new_thing", "requested": 1, "effective": None, "verdict": "missing", "reason": None},
+        {
+            "argument": "dtype",
+            "requested": "auto",
+            "effective": "bfloat16",
+            "verdict": "defaulted",
+            "reason": "why",
+        },
+    ]
+    told = {"service": "kimi", **entry, "arguments": arguments}
+    text = render(release_view(told, defaults=False))
+    assert "pp_size" in text
+    assert "new_thing" in text
+    assert "dtype" not in text
+    assert "(default auto)" in render(release_view(told, defaults=True))
+    assert "default auto" not in render(
+        release_view({**told, "arguments": [], "in_effect": None}, defaults=True)
+    )
