@@ -92,7 +92,7 @@ def test_a_lock_is_held_until_the_programs_started_under_it_have_ended(root: Pat
     lock = sets._REGISTRY / "set-a.lock"
     slow = ["sh", "-c", f"touch {started}; read word < {go}; touch {ended}"]
     holder = (
-        "from pathlib import Path; from deployer.rehearsal import machine\n"
+        "from pathlib import Path; from deployer_rehearsal import machine\n"
         f"with machine.locked(Path({str(lock)!r})): machine.run({slow!r})"
     )
     with subprocess.Popen([sys.executable, "-c", holder]) as child:
