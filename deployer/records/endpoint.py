@@ -1,0 +1,52 @@
+"""Where a server is reached, and as what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Addresses that stand for every address of a host.
+WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
+
+
+def unit_name(service: str) -> str:
+    """Return the name of a service's systemd unit."""
+    return f"sglang-{service}.service"
+
+
+def serves(bound: str, address: str) -> bool:
+    """Return whether a socket that listens on ``bound`` answers connections to ``address``."""
+    return bound == address or bound in WILDCARDS or bound == f"::ffff:{address}"
+
+
+def collides(bound: str, address: str) -> bool:
+    """Return whether a socket that listens on ``bound`` keeps another from listening on ``address``."""
+    return serves(bound, address) or serves(address, bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A service's server: where it listens on the host, and the key it wants (None without one)."""
+
+    service: str
+    address: str
+    port: int
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def unit(self) -> str:
+        """The name of its systemd unit."""
+        return unit_name(self.service)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that its API wants."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be shown or logged."""
+        return (self.api_key,) if self.api_key else ()
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"

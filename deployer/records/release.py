@@ -1,0 +1,102 @@
+"""A release: one numbered attempt to put a profile on a service, as its ``manifest.json`` keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from deployer.records.codec import Json, Record, named, unwritten
+from deployer.records.failure import Failure, PhaseTime
+
+#: The variable by which a running process shows which release it belongs to.
+OWN_VARIABLE = "DEPLOYER_RELEASE"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef(Record):
+    """The model of a release: its path or hub id, and the fingerprint of its files (None if they were not seen)."""
+
+    path: str | None = None
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Requested(Record):
+    """What a release has to show before it goes live.
+
+    ``arguments`` is what ``/server_info`` has to report, by SGLang's field names; ``allow_changed`` names those that
+    may be in effect with another value. ``bench`` is the load to run (`deployer.config.bench.BenchConfig`), ``gate``
+    the thresholds, ``relative_gate`` how it is compared with earlier starts (`deployer.config.bench.RelativeGate`).
+    """
+
+    arguments: Json = named("requested", default_factory=dict)
+    allow_changed: tuple[str, ...] = ()
+    bench: Json = field(default_factory=dict)
+    gate: dict[str, float] = field(default_factory=dict)
+    relative_gate: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSummary(Record):
+    """The few figures of a benchmark that ``status`` and ``history`` show, in tokens a second."""
+
+    single_stream_tok_s: float | None = None
+    levels: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaterBench(Record):
+    """A benchmark that was made of a release after it went live: ``bench-NUMBER.json`` in its folder."""
+
+    number: int
+    started: float | None = None
+    seconds: float | None = None
+    summary: BenchSummary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Record):
+    """One release. Everything that a later ``resume`` or ``rollback`` needs is in it.
+
+    ``previous`` is the release that it replaced or was to replace. ``state`` is ``staged``, ``candidate``, ``live``,
+    ``superseded``, ``failed``, ``inconclusive``, ``interrupted``, ``abandoned``, or ``corrupt`` if its manifest cannot
+    be read. ``unit`` is the text that goes live and ``candidate`` the one that is tried; they are files of their own.
+    """
+
+    tolerant: ClassVar[bool] = True
+    service: str
+    release: str
+    number: int = 0
+    profile: str = ""
+    schema: int = 1
+    previous: str | None = None
+    created: float = 0.0
+    operator: str = ""
+    argv: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    restart_keys: dict[str, str] = field(default_factory=dict)
+    sglang: str | None = None
+    model: ModelRef = field(default_factory=ModelRef)
+    requested: Requested = named("resolved", default_factory=Requested)
+    in_effect: Json | None = None
+    state: str = "staged"
+    was_live: bool = False
+    promoted: float | None = None
+    invocation_id: str | None = None
+    verdict: Json | None = None
+    timeline: tuple[PhaseTime, ...] = ()
+    failure: Failure | None = None
+    bench_summary: BenchSummary | None = None
+    benches: tuple[LaterBench, ...] = ()
+    unit: str = unwritten(default="")
+    candidate: str = unwritten(default="")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment that its unit sets, but for the variable that names the release."""
+        return {name: value for name, value in self.environment.items() if name != OWN_VARIABLE}
+
+    @property
+    def became_ready(self) -> bool:
+        """Whether its launch was seen to end."""
+        return any(span.name == "ready" for span in self.timeline)
