@@ -7,9 +7,6 @@ memory and disks for some seconds. Nothing is changed, no lease is taken, no com
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +19,9 @@ from deployer.deploy.service_log import entries
 from deployer.deploy.session import Health, Session
 from deployer.deploy.verify import in_effect, server_info
 from deployer.errors import AgentError, ChannelLost
-from deployer.host.agent.loads import summed
 from deployer.inspect.doctor.evidence import Evidence, LogLine
 from deployer.inspect.status import drift
+from deployer.metrics import parse_loads, totals
 from deployer.records.host import ServiceState
 from deployer.sglang.log.text import ROUTINE
 from deployer.sglang.server.effect import Computed
@@ -47,7 +44,6 @@ HEALTH_SECONDS = 8.0
 #: How often /v1/loads is asked: under a pipeline each answer is about another micro-batch.
 LOOKS = 6
 Found = TypeVar("Found")
-_METRIC = re.compile(r"^sglang:(\w{1,80})(?:\{[^}\n]{0,1000}\})? ([-+0-9.eE]{1,30}|NaN)$", re.M | re.ASCII)
 #: What doctor does, in words for its report.
 ASKED = (
     "/health once (SGLang generates one token for it)",
@@ -192,7 +188,7 @@ def _ask(
     return replace(
         evidence,
         info=info,
-        metrics=None if metrics is None else parse_metrics(metrics),
+        metrics=None if metrics is None else totals(metrics),
         loads=tuple(_loads(lambda: get("/v1/loads"), ends)),
     )
 
@@ -251,22 +247,3 @@ def _get(
         )
         return answer.body if answer.status == 200 else None
     return None
-
-
-def parse_loads(text: str) -> dict[str, Any] | None:
-    """An answer of /v1/loads, as `deployer.host.agent.loads.summed` has it; None if it is none."""
-    try:
-        return summed(json.loads(text))
-    except (ValueError, RecursionError):
-        return None
-
-
-def parse_metrics(text: str) -> dict[str, float]:
-    """SGLang's metrics by name, summed over their labels."""
-    found: dict[str, float] = {}
-    for name, value in _METRIC.findall(text):
-        with suppress(ValueError):
-            number = float(value)
-            if not math.isnan(number):
-                found[name] = found.get(name, 0.0) + number
-    return found

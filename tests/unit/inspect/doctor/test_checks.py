@@ -15,7 +15,7 @@ from rich.console import Console
 from deployer.deploy.session import Health
 from deployer.errors import AgentError, ChannelLost
 from deployer.inspect.doctor import CHECKS, Diagnosis, Finding, Severity, judge
-from deployer.inspect.doctor.collect import Beside, parse_loads, parse_metrics, watched_for
+from deployer.inspect.doctor.collect import Beside, watched_for
 from deployer.inspect.doctor.evidence import Evidence, LogLine
 from deployer.records.hardware import GpuProcess
 from deployer.report.doctor_view import doctor_view
@@ -422,23 +422,6 @@ def test_people_see_evidence_and_what_to_try() -> None:
     assert "measure: deployer apply pp8-async-mb64; deployer compare pp8-async pp8-async-mb64" in text
     assert "no restarts" in text
     json.dumps(document)
-
-
-def test_loads_are_summed_over_ranks() -> None:
-    ranks = [
-        {"num_running_reqs": 2, "num_waiting_reqs": 1, "token_usage": 0.5, "queues": {}, "dp_rank": 0},
-        {"num_running_reqs": 3, "num_waiting_reqs": 0, "token_usage": 0.25, "queues": {}, "dp_rank": 1},
-    ]
-    summed = parse_loads(json.dumps({"loads": ranks}))
-    assert summed is not None
-    assert (summed["num_running_reqs"], summed["num_waiting_reqs"], summed["token_usage"]) == (5, 1, 0.5)
-    for text in ("", "[]", '{"loads": 1}', '{"loads": [1]}', "[" * 10_000):
-        assert parse_loads(text) is None
-
-
-def test_metrics_are_summed_over_labels() -> None:
-    text = '# TYPE x gauge\nsglang:a_total{x="1"} 2.0\nsglang:a_total{x="2"} 3e0\nsglang:b 1\nother:c 5\nsglang:d NaN\n'
-    assert parse_metrics(text) == {"a_total": 5.0, "b": 1.0}
 
 
 def test_the_page_is_up_to_date() -> None:
