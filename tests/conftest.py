@@ -6,7 +6,11 @@ were killed are removed by the next one.
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +28,8 @@ _FOLDER = Path(__file__).parent
 _SET = f"test-{os.getpid()}"
 SETTINGS = {"scale": 0.25}
 """Settings of the stand-in engine in tests: a start takes about three seconds."""
+#: How long threads that a test has started may take to end after it, in seconds.
+THREAD_PATIENCE = 30.0
 # What a test may leave on a host: services of ours with their files, the lease, faults, transient units.
 _WIPE = r"""
 set -u
@@ -38,6 +44,11 @@ rm -rf /var/lib/deployer/* /run/sglang-standin
 systemctl daemon-reload
 systemctl reset-failed
 """
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Shells let programs in the background ignore Ctrl-C, and these pass it on to those whose end by it is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,6 +70,31 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.getbasetemp() / "cache"
     os.environ["XDG_CACHE_HOME"] = str(folder)
     return folder
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays; looking through it for garbage after every test would take seconds."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread running, or a file, socket or process open that nobody holds any more.
+
+    Otherwise what becomes of them, an error included, would be blamed on a later test. Threads of fixtures that live
+    longer were there before.
+    """
+    before = set(threading.enumerate())
+    yield
+    if request.node.get_closest_marker("host") or request.node.get_closest_marker("e2e"):
+        gc.collect()  # pytest turns what this finds into an error of this test
+    deadline = time.monotonic() + THREAD_PATIENCE
+    for thread in set(threading.enumerate()) - before:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left = sorted(thread.name for thread in set(threading.enumerate()) - before)
+    if left:
+        pytest.fail(f"the test leaves threads running: {', '.join(left)}", pytrace=False)
 
 
 @pytest.fixture(scope="session")

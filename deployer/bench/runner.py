@@ -287,6 +287,10 @@ def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[
             status = process.wait(timeout=10)
         finally:
             _end(process)
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
         if status not in (0, 130):
             errors.seek(0)
             raise _no_result("operator", _died(status, errors.read().decode("utf-8", "replace")))
@@ -299,8 +303,11 @@ def _lines(process: subprocess.Popen[str], text: str, silence: float) -> Iterato
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def pump() -> None:
-        for line in output:
-            lines.put(line)
+        with contextlib.suppress(
+            ValueError
+        ):  # closed, as a process of the client's still holds the other end
+            for line in output:
+                lines.put(line)
         lines.put(None)
 
     reader = threading.Thread(target=pump, daemon=True)
@@ -319,11 +326,11 @@ def _lines(process: subprocess.Popen[str], text: str, silence: float) -> Iterato
             yield line
     finally:
         _end(process)
-        reader.join(timeout=5)
+        reader.join(timeout=5)  # before its pipe is closed under it
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """See to it that the child is gone and its pipes are closed."""
+    """See to it that the child is gone."""
     if process.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.2)  # it has closed its stdout: it is about to go by itself
@@ -334,10 +341,6 @@ def _end(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
 
 
 def _follow(lines: Iterator[str], tell: OnEvent) -> Json | None:

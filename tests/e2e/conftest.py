@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from deployer_rehearsal.host import RehearsalHost
 from deployer_rehearsal.standin import configure, fault
 from tests.conftest import wipe
+from tests.patience import PATIENCE, until
 
 #: Duration of a stand-in's start against the usual 8 s.
 SCALE = 0.1
@@ -58,7 +58,7 @@ class Site:
         self,
         *,
         grace: float = 4,
-        lease: float = 5,
+        lease: float = 20,
         more: str = "",
         gate: str = "",
         relative_gate: str = 'baseline = "none"',
@@ -126,17 +126,17 @@ python = "{python}"
         self.children.append(child)
         return child
 
-    def run(self, *words: str, expect: int = 0, timeout: float = 120) -> str:
+    def run(self, *words: str, expect: int = 0, timeout: float = PATIENCE) -> str:
         """Run a command, check its exit code, and return what it printed to stdout."""
         return finished(self.start(*words), expect=expect, timeout=timeout)
 
     def exit_code(self, *words: str) -> int:
         """Run a command for its exit code alone."""
         child = self.start(*words)
-        child.communicate(timeout=120)
+        child.communicate(timeout=PATIENCE)
         return child.returncode
 
-    def json(self, *words: str, expect: int = 0, timeout: float = 120) -> Any:
+    def json(self, *words: str, expect: int = 0, timeout: float = PATIENCE) -> Any:
         """Run a command with --json and return its document."""
         return json.loads(self.run(*words, "--json", expect=expect, timeout=timeout))
 
@@ -158,13 +158,6 @@ python = "{python}"
         """Make the engine fail in this way from now on."""
         fault(self.host.set, self.host.name, name, options)
 
-    def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
-        """Wait for something on the host."""
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, "what was waited for did not happen"
-            time.sleep(0.1)
-
     def healthy(self) -> bool:
         """Whether the server answers /health."""
         try:
@@ -179,7 +172,7 @@ python = "{python}"
         return str(json.loads(text)["step"]) if text else None
 
 
-def finished(child: subprocess.Popen[str], *, expect: int, timeout: float = 120) -> str:
+def finished(child: subprocess.Popen[str], *, expect: int, timeout: float = PATIENCE) -> str:
     """Wait for a command and check how it ended."""
     output, errors = child.communicate(timeout=timeout)
     assert child.returncode == expect, f"exit {child.returncode}, expected {expect}\n{output}\n{errors}"
@@ -246,7 +239,7 @@ echo yes
 def apply_first(made: Site) -> None:
     """`tp2` live as the first release of a wiped host: applied where it never was, else put back as that left it."""
     if made.host.run(["sh", "-c", _PUT_BACK]).strip() == "yes":
-        made.until(made.healthy)
+        until(made.healthy)
         return
     made.run("apply", "tp2")
     made.host.run(["sh", "-c", _KEEP])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Site, finished
+from tests.patience import PATIENCE, one_within, until
 
 METRICS = "[services.kimi.extra_args]\nenable-metrics = true\n"
 
@@ -27,13 +29,15 @@ class Load:
         self.threads = [threading.Thread(target=self._client, daemon=True) for _ in range(clients)]
 
     def _client(self) -> None:
-        connection = http.client.HTTPConnection(self.site.host.address, 30000, timeout=60)
+        connection = http.client.HTTPConnection(self.site.host.address, 30000, timeout=PATIENCE)
         body = {"model": "kimi", "prompt": "a b c", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        while not self.ended.is_set() and answer.readline():
-            self.tokens += 1
-        connection.close()
+        with contextlib.closing(connection):
+            connection.request(
+                "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+            )
+            answer = connection.getresponse()
+            while not self.ended.is_set() and answer.readline():
+                self.tokens += 1
 
 
 @contextmanager
@@ -42,13 +46,13 @@ def load(site: Site, clients: int) -> Iterator[Load]:
     made = Load(site, clients)
     for thread in made.threads:
         thread.start()
-    site.until(lambda: made.tokens > 100 * clients, 60)
     try:
+        until(lambda: made.tokens > 100 * clients)
         yield made
     finally:
         made.ended.set()
         for thread in made.threads:
-            thread.join(10)
+            thread.join()
 
 
 def findings(document: Any) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def findings(document: Any) -> dict[str, Any]:
 
 
 def metric(site: Site, name: str) -> float:
-    connection = http.client.HTTPConnection(site.host.address, 30000, timeout=10)
+    connection = http.client.HTTPConnection(site.host.address, 30000, timeout=PATIENCE)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
@@ -129,13 +133,13 @@ def test_eight_running_is_no_cap(site: Site) -> None:
         "drift",
         "gpu-shared",
     } <= {item["id"] for item in document["fine"]}
-    assert document["seconds"] < 30
+    assert document["seconds"] < 60
 
     # No trace: the same process, no request of ours among those served, no lease, nothing in the audit.
     after = site.status()
     assert site.invocation() == restarts
     assert after["unit"]["restarts"] == before["unit"]["restarts"] == 0
-    site.until(lambda: metric(site, "num_requests_total") == served + 32)  # those of the load, given up
+    until(lambda: metric(site, "num_requests_total") == served + 32)  # those of the load, given up
     assert after["lease"] is None
 
 
@@ -151,7 +155,7 @@ def test_graphs_that_are_not_replayed(live_site: Site, fault: str) -> None:
 #: Ways in which an nvidia-smi does not answer, and what the finding then says of it.
 TROUBLES = {
     "exec sleep 600": "did not answer within 5 s",
-    'sleep 20; exec /usr/local/bin/nvidia-smi "$@"': "did not answer within 5 s",
+    'sleep 200; exec /usr/local/bin/nvidia-smi "$@"': "did not answer within 5 s",
     "exec yes 0, garbage": "prints more than",
     "echo; echo garbage": "names no",
 }
@@ -162,12 +166,12 @@ SILENT, *OTHERS = TROUBLES
 
 @pytest.mark.alone
 def test_an_nvidia_smi_that_never_answers_costs_seconds(live_site: Site) -> None:
-    assert looked_with(live_site, SILENT)["seconds"] < 15
+    one_within(15.0, lambda _: float(looked_with(live_site, SILENT)["seconds"]))
 
 
 @pytest.mark.parametrize("script", OTHERS)
 def test_an_nvidia_smi_in_trouble_is_told(live_site: Site, script: str) -> None:
-    assert looked_with(live_site, script)["seconds"] < 30, "beside other tests"
+    assert looked_with(live_site, script)["seconds"] < 90, "it is not waited for"
 
 
 def looked_with(live_site: Site, script: str) -> Any:
@@ -189,7 +193,7 @@ def test_beside_somebody_elses_apply(live_site: Site) -> None:
     """A candidate in mid-start is told with whose it is; another apply waits for nobody and is told why."""
     live_site.fault("hang-in-load", when_argv_contains="--pp-size")
     other = live_site.start("apply", "pp2", "--yes")
-    live_site.until(lambda: live_site.step() == "wait", 60)
+    until(lambda: live_site.step() == "wait")
     refused = live_site.json("apply", "tp2", "--yes", expect=4)
     assert "(apply pp2, pid" in refused["message"]
     document = live_site.json("doctor", "--seconds", "0", expect=6)

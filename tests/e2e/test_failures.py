@@ -143,4 +143,4 @@ def test_a_live_release_that_does_not_come_back_either_is_said_so(live_site: Sit
 def test_an_old_server_that_does_not_go_is_killed_and_waited_for(site: Site, fault: str) -> None:
     site.fault(fault)
     site.run("apply", "tp2")
-    assert site.json("apply", "pp2", "--yes", timeout=90)["outcome"] == "live"
+    assert site.json("apply", "pp2", "--yes")["outcome"] == "live"

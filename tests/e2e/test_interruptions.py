@@ -11,6 +11,7 @@ import pytest
 
 from deployer_rehearsal import hosts
 from tests.e2e.conftest import Site, finished
+from tests.patience import until
 
 SLOW_CANDIDATE = {"when_argv_contains": "--pp-size"}
 
@@ -20,7 +21,7 @@ def begun(site: Site, *, step: str = "wait") -> subprocess.Popen[str]:
     if step == "wait":
         site.fault("hang-in-load", **SLOW_CANDIDATE)
     child = site.start("apply", "pp2", "--yes", "--json")
-    site.until(lambda: site.step() == step)
+    until(lambda: site.step() == step)
     return child
 
 
@@ -48,20 +49,20 @@ def test_one_ctrl_c_goes_back_before_it_ends(live_site: Site, number: signal.Sig
 def test_a_second_ctrl_c_leaves_it_to_the_guard(live_site: Site) -> None:
     child = begun(live_site)
     child.send_signal(signal.SIGINT)
-    live_site.until(lambda: live_site.step() == "restore")
+    until(lambda: live_site.step() == "restore")
     child.send_signal(signal.SIGINT)
     document = json.loads(finished(child, expect=130))
     assert document["outcome"] == "interrupted"
     assert "guard" in document["message"]
-    live_site.until(lambda: live_site.step() is None)
-    live_site.until(lambda: live_site.exit_code("status") == 0)
+    until(lambda: live_site.step() is None)
+    until(lambda: live_site.exit_code("status") == 0)
     assert_restored(live_site)
 
 
 def test_ctrl_c_before_anything_was_changed(live_site: Site) -> None:
     before = live_site.invocation()
     child = live_site.start("apply", "pp2", "--yes")
-    live_site.until(lambda: "apply pp2" in live_site.host.run(["cat", "/var/lib/deployer/lease.json"]))
+    until(lambda: "apply pp2" in live_site.host.run(["cat", "/var/lib/deployer/lease.json"]))
     child.send_signal(signal.SIGINT)
     finished(child, expect=130)
     assert live_site.invocation() == before
@@ -73,8 +74,8 @@ def test_an_operator_that_dies_is_replaced_by_the_guard_after_the_grace(live_sit
     child.kill()
     child.communicate()
     assert live_site.status(expect=6)["transition"]["to"] == "0002-pp2"
-    live_site.until(lambda: live_site.step() is None, seconds=60)
-    live_site.until(lambda: live_site.exit_code("status") == 0)
+    until(lambda: live_site.step() is None)
+    until(lambda: live_site.exit_code("status") == 0)
     assert_restored(live_site)
     entry = live_site.json("history")["releases"][0]
     assert entry["state"] == "abandoned"
@@ -86,7 +87,7 @@ def test_an_operator_that_comes_back_within_the_grace_goes_on(
 ) -> None:
     live_site.write_inventory(grace=60)
     child = live_site.start("apply", "pp2", "--yes", "--json")
-    live_site.until(lambda: live_site.step() == "wait")
+    until(lambda: live_site.step() == "wait")
     child.kill()
     child.communicate()
     started = live_site.invocation()
@@ -112,7 +113,7 @@ def test_a_power_cut_in_mid_change_boots_the_live_release(live_site: Site) -> No
     child.kill()
     child.communicate()
     live_site.fault("clear")
-    live_site.until(lambda: live_site.exit_code("status") == 0, seconds=60)
+    until(lambda: live_site.exit_code("status") == 0)
     assert_restored(live_site)
 
 
@@ -129,7 +130,7 @@ def test_two_operators_at_once(live_site: Site) -> None:
 def test_a_connection_that_breaks_is_taken_up_again(live_site: Site) -> None:
     live_site.write_inventory(grace=30)
     child = live_site.start("apply", "pp2", "--yes", "--json")
-    live_site.until(lambda: live_site.step() == "wait")
+    until(lambda: live_site.step() == "wait")
     # sshd's processes for this connection die; the daemon stays.
     live_site.host.run(["pkill", "-KILL", "-f", "sshd: root@notty"])
     document = json.loads(finished(child, expect=0))

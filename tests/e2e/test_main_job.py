@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.e2e.conftest import Site, finished
+from tests.patience import PATIENCE
 
 
 def test_a_profile_becomes_live(site: Site) -> None:
@@ -192,6 +193,6 @@ def test_status_without_anything_live(site: Site) -> None:
 @pytest.mark.parametrize("profile", ["tp3000", "../../etc/passwd", ""])
 def test_an_unknown_profile_is_a_usage_error(site: Site, profile: str) -> None:
     child = site.start("apply", profile)
-    output, errors = child.communicate(timeout=30)
+    output, errors = child.communicate(timeout=PATIENCE)
     assert child.returncode == 2
     assert "Traceback" not in output + errors

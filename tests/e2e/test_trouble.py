@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.e2e.conftest import Site
+from tests.patience import PATIENCE, until
 
 
 def unit_property(site: Site, name: str) -> str:
@@ -19,15 +20,15 @@ def unit_property(site: Site, name: str) -> str:
 def test_a_crash_looping_server_can_be_replaced(live_site: Site) -> None:
     live_site.fault("crash-after-capture", when_argv_contains="--tp-size 2")
     live_site.host.run(["systemctl", "kill", "-s", "KILL", "sglang-kimi.service"])
-    live_site.until(lambda: unit_property(live_site, "SubState") == "auto-restart")
+    until(lambda: unit_property(live_site, "SubState") == "auto-restart")
     document = live_site.json("apply", "pp2", "--yes")
     assert (document["outcome"], document["previous"]) == ("live", "0001-tp2")
 
 
 def test_a_restarted_and_old_server_is_found_well_by_converge(live_site: Site) -> None:
     live_site.host.run(["sh", "-c", "kill -KILL $(systemctl show -P MainPID sglang-kimi.service)"])
-    live_site.until(lambda: unit_property(live_site, "NRestarts") == "1", seconds=40)
-    live_site.until(lambda: live_site.exit_code("status") == 0, seconds=60)
+    until(lambda: unit_property(live_site, "NRestarts") == "1")
+    until(lambda: live_site.exit_code("status") == 0)
     before = live_site.invocation()
     text = live_site.inventory.read_text().replace("start = 60", "start = 4")
     live_site.inventory.write_text(text)
@@ -73,7 +74,12 @@ def test_a_reader_that_goes_away_does_not_stop_a_change(live_site: Site) -> None
     apply = f"{sys.executable} -m deployer apply pp2 --yes -i {live_site.inventory}"
     command = f"{apply} | head -3; echo ${{PIPESTATUS[0]}}"
     finished = subprocess.run(
-        ["bash", "-c", command], cwd=live_site.folder, capture_output=True, text=True, check=True, timeout=120
+        ["bash", "-c", command],
+        cwd=live_site.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
     )
     assert finished.stdout.splitlines()[-1] == "0"
     assert live_site.live() == "0002-pp2"

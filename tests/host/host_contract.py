@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from deployer.config.inventory import HostConfig
@@ -16,11 +17,14 @@ from deployer.host.protocol import Stream
 from deployer.host.ssh import SSHHost
 from deployer.records.answers import Converged, LeaseGrant, Started
 from deployer_rehearsal.host import RehearsalHost
+from tests.patience import PATIENCE
 
 SERVICE = "kimi"
 UNIT = f"sglang-{SERVICE}.service"
 ENGINE = "/var/lib/test-engine.py"
 PORT = 31000
+#: A grace that outlasts all patience: what happens before its end is not the work of its end.
+GRACE = 600.0
 
 # Binds late, answers /health, dies or floods when told: what the real engine does, in a few lines.
 ENGINE_SOURCE = """\
@@ -41,7 +45,8 @@ for n in range(a.flood): print("flood", n)
 if a.say: print(a.say, flush=True)
 if a.crash is not None:
     threading.Timer(a.crash, lambda: os._exit(7)).start()
-time.sleep(a.delay)
+late = "/run/engine-delay"
+time.sleep(float(open(late).read()) if os.path.exists(late) else a.delay)
 class H(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         body = b"ok"
@@ -83,15 +88,22 @@ class Place:
     def close(self) -> None:
         for client in self.clients:
             client.close()
+        self.clients.clear()
+
+    def run(self, *argv: str, stdin: str | None = None) -> str:
+        """Run a program on the real host, beside the connections."""
+        assert self.rehearsal is not None
+        return self.rehearsal.run(list(argv), stdin=stdin).strip()
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file on the real host, with its folder."""
+        self.run("mkdir", "-p", str(Path(path).parent))
+        self.run("tee", path, stdin=text)
 
     def script(self, release: str, **behaviour: Any) -> None:
         """Tell the fake what the engine's arguments tell the real one."""
         if self.world is not None:
             self.world.engines[release] = Engine(**behaviour)
-
-    @property
-    def port(self) -> int:
-        return PORT
 
 
 def acquire(client: HostClient, *, ttl: float = 30.0, command: str = "apply", **more: Any) -> LeaseGrant:
@@ -151,7 +163,7 @@ def begin(client: HostClient, before: str | None, to: str, **more: Any) -> None:
         "to": to,
         "profile": "p",
         "step": "stop",
-        "grace": 60.0,
+        "grace": GRACE,
         "port": PORT,
         "stop_timeout": 10.0,
         "gpus": None,
@@ -160,7 +172,7 @@ def begin(client: HostClient, before: str | None, to: str, **more: Any) -> None:
     client.transition_begin(SERVICE, transition)
 
 
-def finish(stream: Stream, timeout: float = 60.0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def finish(stream: Stream, timeout: float = PATIENCE) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """All events of a stream, and its answer."""
     events: list[dict[str, Any]] = []
     deadline = time.monotonic() + timeout
@@ -185,7 +197,7 @@ def converge(client: HostClient, **more: Any) -> Converged:
         "port": PORT,
         "drain": 0,
         "stop_timeout": 10,
-        "ready_timeout": 20,
+        "ready_timeout": 60,
         "start": True,
         **more,
     }
@@ -211,10 +223,10 @@ def go_live(
     return started
 
 
-def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """Wait for something to become true; returns it."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"did not happen within {seconds} s"
-        time.sleep(0.05)
-    return value
+def deploying(place: Place, *, grace: float = GRACE) -> HostClient:
+    """An operator in mid-deployment of 0002-b over a live 0001-a; nothing is stopped yet."""
+    client = place.operator()
+    go_live(place, client, "0001-a")
+    stage(client, "0002-b")
+    begin(client, "0001-a", "0002-b", grace=grace)
+    return client

@@ -6,28 +6,24 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from deployer.host.agent import base, procs, reading, survey
+from tests.patience import PATIENCE
 
 
 def test_a_program_that_hangs_is_left_behind_with_its_children() -> None:
-    begun = time.monotonic()
     with pytest.raises(base.Fail) as caught:
-        base.execute(["sh", "-c", "sleep 60 & sleep 60"], timeout=0.2)
+        base.execute(["sh", "-c", "sleep 600 & sleep 600"], timeout=0.2)
     assert caught.value.code == "timeout"
-    assert time.monotonic() - begun < 20.0
 
 
 def test_a_program_that_prints_without_end_is_ended() -> None:
-    begun = time.monotonic()
     with pytest.raises(base.Fail, match="prints more than") as caught:
-        base.execute(["yes"], timeout=30.0, limit=1 << 16)
+        base.execute(["yes"], timeout=2 * PATIENCE, limit=1 << 16)
     assert caught.value.message == "yes: it prints more than 65536 bytes"
-    assert time.monotonic() - begun < 20.0
 
 
 def test_what_a_program_says_is_text() -> None:
@@ -38,11 +34,11 @@ def test_what_a_program_says_is_text() -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        "sleep 60",
+        "sleep 600",
         "echo no devices; exit 9",
         "exec yes 0, x",
         "exec tr '\\0' x < /dev/zero",
-        "sleep 60 & exec sleep 60",
+        "sleep 600 & exec sleep 600",
     ],
 )
 def test_an_nvidia_smi_in_trouble_is_a_problem_and_no_error(
@@ -55,9 +51,7 @@ def test_an_nvidia_smi_in_trouble_is_a_problem_and_no_error(
     monkeypatch.setitem(base.CHILD_ENV, "PATH", os.environ["PATH"])
     monkeypatch.setattr(procs, "SMI_TIMEOUT", 0.3)
     problems: list[str] = []
-    begun = time.monotonic()
     assert survey.gpu_facts(problems, 0.3) == (None, [])
-    assert time.monotonic() - begun < 20.0
     assert "GPUs cannot be seen: nvidia-smi" in problems[0]
     assert procs.gpu_memory([1]) is None
 
@@ -78,11 +72,8 @@ def test_an_answer_that_comes_drop_by_drop_is_cut_off(head: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, args=(server,))
         thread.start()
-        begun = time.monotonic()
         with pytest.raises(base.Fail) as caught:
             reading.http_exchange("127.0.0.1", server.getsockname()[1], "/", 0.5)
-        took = time.monotonic() - begun
         ended.set()
         thread.join()
     assert caught.value.detail["state"] == "timeout"
-    assert took < 5.0

@@ -14,6 +14,7 @@ from deployer.errors import AgentError, ChannelLost, LeaseHeld, LeaseLost, World
 from deployer.host.client import Heartbeat
 from deployer.records.host import Lease
 from tests.host.host_contract import (
+    GRACE,
     PORT,
     SERVICE,
     Place,
@@ -27,8 +28,8 @@ from tests.host.host_contract import (
     stage,
     stop,
     unit_text,
-    until,
 )
+from tests.patience import PATIENCE, until
 
 
 @pytest.fixture(params=["ssh", "local", "fake"])
@@ -92,16 +93,18 @@ def test_facts_of_the_host_are_told_where_asked_for(place: Place) -> None:
 
 def test_gpus_connections_and_the_machine_are_sampled_in_one_call(place: Place) -> None:
     client = place.connect()
-    begun = time.monotonic()
-    sampled = client.sample(3.0, interval=0.2, port=PORT, address=place.address)
-    assert time.monotonic() - begun < 15
-    assert sampled.count >= 1
+    least = 1 if place.kind == "fake" else 2
+
+    def enough() -> Any:
+        sampled = client.sample(3.0, interval=0.2, port=PORT, address=place.address)
+        return sampled if sampled.count >= least else None
+
+    sampled = until(enough)  # on a busy machine nvidia-smi may take longer
     assert sampled.connections == 0
     assert 0 < sampled.machine.memory_available <= sampled.machine.memory_total
     assert sampled.machine.disks["/"][0] > 0
     assert sampled.problem is None
     if place.kind != "fake":
-        assert sampled.count >= 2
         assert len(sampled.gpus) == 8
         first = sampled.gpus[0][0]
         assert (first.utilization, first.throttled, first.clock_max_mhz) == (0.0, [], 3090.0)
@@ -160,10 +163,10 @@ def test_each_acquisition_raises_the_generation(place: Place) -> None:
 
 
 def test_waiting_for_a_lease(place: Place) -> None:
-    place.operator(ttl=1.0)
     begun = time.monotonic()
-    acquire(place.connect(), wait=10.0)
-    assert 0.5 < time.monotonic() - begun < 9.0
+    place.operator(ttl=1.0)
+    acquire(place.connect(), wait=PATIENCE)
+    assert 1.0 <= time.monotonic() - begun < PATIENCE
 
 
 def test_a_late_heartbeat_revives_a_lease_that_nobody_took(place: Place) -> None:
@@ -171,13 +174,21 @@ def test_a_late_heartbeat_revives_a_lease_that_nobody_took(place: Place) -> None
     time.sleep(0.5)
     with pytest.raises(LeaseLost):
         stage(client, "0001-a")
-    assert client.lease_renew() == pytest.approx(0.3)
-    stage(client, "0001-a")
+
+    def staged() -> bool:
+        assert client.lease_renew() == pytest.approx(0.3)
+        try:
+            return bool(stage(client, "0001-a"))
+        except LeaseLost:  # a busy machine took longer than it lasts
+            return False
+
+    until(staged)
 
 
 def test_an_operator_who_wakes_up_late_can_change_nothing(place: Place) -> None:
-    sleeper = place.operator(ttl=0.3, command="sleeper")
+    sleeper = place.operator(command="sleeper")
     stage(sleeper, "0001-a")
+    acquire(sleeper, ttl=0.3, command="sleeper")
     time.sleep(0.5)
     place.operator(command="other")
     for change in (
@@ -227,10 +238,10 @@ def test_the_heartbeat_keeps_a_lease_alive_and_notices_its_loss(place: Place) ->
     client = place.operator(ttl=0.9)
     with Heartbeat(client, 0.9) as heartbeat:
         time.sleep(1.6)
-        assert lease_of(place).valid
+        until(lambda: lease_of(place).valid)
         heartbeat.check()
         client.lease_release()
-        until(lambda: heartbeat.lost, 5.0)
+        until(lambda: heartbeat.lost)
         with pytest.raises(LeaseLost):
             heartbeat.check()
 
@@ -239,7 +250,7 @@ def test_the_heartbeat_notices_a_broken_connection(place: Place) -> None:
     client = place.operator(ttl=0.9)
     with Heartbeat(client, 0.9) as heartbeat:
         client.host.close(bye=False)
-        assert isinstance(until(lambda: heartbeat.lost, 5.0), ChannelLost)
+        assert isinstance(until(lambda: heartbeat.lost), ChannelLost)
 
 
 # --- releases ---------------------------------------------------------------------------------------------------
@@ -305,7 +316,7 @@ def test_a_transition_is_seen_by_others_and_ends(place: Place) -> None:
     begin(client, None, "0001-a", note="kept")
     client.transition_step(SERVICE, "switch", {"more": [1]})
     seen = observe(place.connect()).transition
-    assert (seen.from_, seen.to, seen.step, seen.grace, seen.port) == (None, "0001-a", "switch", 60.0, PORT)
+    assert (seen.from_, seen.to, seen.step, seen.grace, seen.port) == (None, "0001-a", "switch", GRACE, PORT)
     assert (seen.raw["note"], seen.raw["more"]) == ("kept", [1])
     with pytest.raises(AgentError) as caught:
         begin(client, None, "0002-b")
@@ -390,18 +401,16 @@ def test_a_service_that_was_stopped_is_not_started_unasked(place: Place) -> None
 
 def test_converge_says_when_the_live_release_does_not_serve(place: Place) -> None:
     client = place.operator()
-    go_live(place, client, "0001-a", "--crash", "1.5")
+    go_live(place, client, "0001-a")
     stop(client)
     place.script("0001-a", fails_after=0.1, ready_after=None)
     time.sleep(0.1)
     if place.rehearsal is not None:
-        text = unit_text("0001-a", place, "--crash", "0.1", "--delay", "9", candidate=False)
-        place.rehearsal.run(["tee", "/usr/local/lib/systemd/system/sglang-kimi.service"], stdin=text)
-        place.rehearsal.run(["systemctl", "daemon-reload"])
-    begun = time.monotonic()
-    answer = converge(client)
+        text = unit_text("0001-a", place, "--crash", "0.1", "--delay", "600", candidate=False)
+        place.write("/usr/local/lib/systemd/system/sglang-kimi.service", text)
+        place.run("systemctl", "daemon-reload")
+    answer = converge(client, ready_timeout=2 * PATIENCE)
     assert (answer.started, answer.serving) == (True, False)
-    assert time.monotonic() - begun < 10.0
 
 
 def test_start_needs_its_transition_and_a_stopped_unit(place: Place) -> None:
@@ -493,10 +502,9 @@ def test_watch_ends_with_the_first_proof(place: Place) -> None:
     stage(client, "0001-a")
     begin(client, None, "0001-a")
     started = client.unit_start(
-        SERVICE, "0001-a", unit_text("0001-a", place, "--crash", "0.2", "--delay", "9")
+        SERVICE, "0001-a", unit_text("0001-a", place, "--crash", "0.2", "--delay", "600")
     )
     args = {"cursor": started.cursor, "invocation_id": started.invocation_id, "address": place.address}
     events, answer = finish(client.watch(service=SERVICE, port=PORT, **args))
     assert answer["proof"] == "unit"
     assert events[-1]["kind"] == "failed"
-    assert events[-1]["t"] < 8.0, "the 9 s of its loading are not waited for"

@@ -14,11 +14,12 @@ import httpx
 import pytest
 
 from tests.engines.behaviour import batch_fields, end_kinds, fits, kept, launch_kinds, same_end
-from tests.host.test_engine import HOST, NEW, OLD, Engine, Start, start, wait_until
+from tests.host.test_engine import HOST, NEW, OLD, Engine, Start, start
+from tests.patience import PATIENCE, until
 
 __all__ = ["start"]
 
-LONG = {"prompt": "the of", "max_tokens": 60, "ignore_eos": True}
+LONG = {"prompt": "the of", "max_tokens": 120, "ignore_eos": True}
 NO_GRAPHS = ("--disable-decode-cuda-graph", "--disable-prefill-cuda-graph")  # as on a CPU
 
 
@@ -45,8 +46,7 @@ def child(engine: Engine, title: str) -> int:
     def found() -> list[int]:
         return [pid for pid in engine.members() if title in Path(f"/proc/{pid}/comm").read_text()]
 
-    assert wait_until(lambda: bool(found()))
-    return min(found())
+    return min(map(int, until(found)))
 
 
 def test_its_ends_are_the_real_ones(start: Start) -> None:
@@ -72,12 +72,12 @@ def test_its_ends_are_the_real_ones(start: Start) -> None:
         )
     )
     client.start()
-    time.sleep(0.2)
+    until(lambda: seen.get("/v1/loads").json()["loads"][0]["num_running_reqs"] == 1)
     seen.process.send_signal(signal.SIGTERM)
     seen.wait_for("SIGTERM received")
     found["SIGTERM while idle"]["health"] = ["200", *health(seen, "refused")]
     found["SIGTERM while busy"] = ended(seen)
-    client.join(10)
+    client.join()
     found["SIGTERM while busy"]["answered"] = answered == [LONG["max_tokens"]]
     for title in ("scheduler", "detokenizer"):
         killed = start(NEW, "--tp-size", "1").ready()
@@ -107,7 +107,7 @@ def test_its_ends_are_the_real_ones(start: Start) -> None:
 
 def test_a_scheduler_that_dies_early_is_told_in_the_old_words(start: Start) -> None:
     engine = start(OLD, "--pp-size", "2", scale=1.0)
-    wait_until(lambda: len(engine.members()) >= 4)
+    until(lambda: len(engine.members()) >= 4)
     os.kill(child(engine, "schedul"), signal.SIGKILL)
     assert engine.end() == 1
     assert "Rank 0 scheduler is dead. Please check if there are relevant logs." in engine.log
@@ -117,7 +117,7 @@ def test_a_scheduler_that_dies_early_is_told_in_the_old_words(start: Start) -> N
 def health(engine: Engine, last: str) -> list[str]:
     """What /health says, until it says ``last``; equal answers once."""
     states: list[str] = []
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while last not in states:
         assert time.monotonic() < end, states
         try:

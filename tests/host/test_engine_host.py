@@ -12,6 +12,7 @@ from deployer_rehearsal import hosts
 from deployer_rehearsal.engine_venv import ENGINE_PYTHON
 from deployer_rehearsal.hosts import RehearsalHost
 from deployer_rehearsal.model import MODEL, SHARDS
+from tests.patience import PATIENCE, until
 
 UNIT = """\
 [Service]
@@ -55,8 +56,8 @@ def shown(host: RehearsalHost, unit: str, *names: str) -> list[str]:
     return [found[name] for name in names]
 
 
-def wait_for(host: RehearsalHost, unit: str, text: str, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
+def wait_for(host: RehearsalHost, unit: str, text: str) -> None:
+    end = time.monotonic() + PATIENCE
     while text not in journal(host, unit):
         assert time.monotonic() < end, journal(host, unit)[-2000:]
         time.sleep(0.2)
@@ -131,10 +132,7 @@ def test_an_orphan_keeps_the_port_where_the_unit_lets_it(host: RehearsalHost, un
     assert listening(host) == (kill == "process")
     if listening(host):
         host.run(["systemctl", "kill", "--signal=KILL", unit])
-        end = time.monotonic() + 10
-        while listening(host) and time.monotonic() < end:
-            time.sleep(0.2)
-        assert not listening(host)
+        until(lambda: not listening(host))
 
 
 def test_idle_gpus_without_an_engine(host: RehearsalHost) -> None:

@@ -18,6 +18,7 @@ from deployer_rehearsal.engine_venv import ENGINE_PYTHON
 from deployer_rehearsal.hosts import RehearsalHost
 from deployer_rehearsal.model import MODEL, SHARDS
 from deployer_rehearsal.system import PASSWORD
+from tests.patience import PATIENCE
 
 OWN_SET = f"test-{os.getpid()}-own"
 
@@ -29,7 +30,7 @@ def ssh(host: RehearsalHost, command: str, user: str = "root", stdin: str = "") 
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -115,7 +116,7 @@ def test_a_stranger_is_not_let_in(fresh_host: RehearsalHost, tmp_path: Path) -> 
         ["ssh", "-F", "/dev/null", *options, *known, "-p", "2222", f"root@{fresh_host.address}", "true"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 255

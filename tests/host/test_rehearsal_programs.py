@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from deployer.errors import HostError
 from deployer.resources import package_root
 from deployer_rehearsal import container, machine, sets
 from deployer_rehearsal.engine_venv import quoted
+from tests.patience import until
 
 
 @pytest.fixture
@@ -28,13 +28,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DEPLOYER_REHEARSAL_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(sets, "_REGISTRY", tmp_path / "registry")
     return tmp_path / "state"
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_process_is_known_by_its_start() -> None:
@@ -46,7 +39,7 @@ def test_a_process_is_known_by_its_start() -> None:
         assert later is not None
         assert later >= mine
         child.kill()
-        wait_for(lambda: container.process_started(child.pid) is None)  # a zombie does not count
+        until(lambda: container.process_started(child.pid) is None)  # a zombie does not count
     assert container.containers_of(Path("/nowhere")) == []
 
 
@@ -96,7 +89,7 @@ def test_a_lock_is_held_until_the_programs_started_under_it_have_ended(root: Pat
         f"with machine.locked(Path({str(lock)!r})): machine.run({slow!r})"
     )
     with subprocess.Popen([sys.executable, "-c", holder]) as child:
-        wait_for(started.exists)
+        until(started.exists)
         child.kill()
     with lock.open("w") as handle, pytest.raises(BlockingIOError):
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

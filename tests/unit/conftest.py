@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -25,8 +24,6 @@ CPU_LIMIT = 2.0
 _ORDINARY = 0.06
 #: Longest pause of a test, in seconds (one that only lets another thread run).
 PAUSE_LIMIT = 0.01
-#: How long a thread that a test has started may go on after it, in seconds: it slows the tests that follow.
-THREAD_PATIENCE = 2.0
 #: What `make fuzz` tries takes as long as it takes.
 _FUZZ = os.environ.get("HYPOTHESIS_PROFILE", "quick") != "quick"
 #: Beside more workers than processors the figures tell of the machine, not of the test: `make unit` is what judges.
@@ -80,19 +77,14 @@ def surroundings() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays; looking through it again and again for garbage takes seconds. So does looking often
-    through what thousands of small tests leave behind.
-    """
+    """Looking often for garbage through what thousands of small tests leave behind takes seconds."""
     st.text().validate()  # in a fresh checkout hypothesis first works out a table of characters: seconds, once
-    gc.collect()
-    gc.freeze()
     gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Fail a test of the layer that breaks one of its rules."""
-    running = set(threading.enumerate())
     begun = time.process_time()
     found: list[str] = []
     _watch.found = found
@@ -100,10 +92,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         yield
     finally:
         _watch.found = None
-    for thread in set(threading.enumerate()) - running:
-        thread.join(THREAD_PATIENCE)
-        if thread.is_alive():
-            found.append(f"leaves the thread {thread.name} running")
     if found:
         pytest.fail(
             f"a unit test that {', '.join(dict.fromkeys(found))}: it belongs in tests/host", pytrace=False

@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.conftest import finished
 from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import serves_as_before, strays, victim, watching
+from tests.patience import until
 
 #: A benchmark that does not end before anybody looks.
 LONG = """\
@@ -38,10 +39,10 @@ def test_a_candidate_that_is_killed(tp1_site: SglangSite, name: str, moment: str
     site = tp1_site
     site.write_inventory(limits="max_total_tokens = 8192", bench=LONG)
     child = site.start("apply", "tp1", "--yes", "--json")
-    site.until(lambda: site.step() == moment, PATIENCE)
+    until(lambda: site.step() == moment, PATIENCE)
     if moment == "wait":  # while its children import
-        site.until(lambda: len(site.server_processes()) >= 3, PATIENCE)
-    site.until(lambda: victim(site, name) is not None, PATIENCE)
+        until(lambda: len(site.server_processes()) >= 3, PATIENCE)
+    until(lambda: victim(site, name) is not None, PATIENCE)
     site.host.run(["kill", "-KILL", str(victim(site, name))])
     document = json.loads(finished(child, expect=5, timeout=PATIENCE))
     assert (document["outcome"], document["previous"]) == ("rolled_back", "0001-tp1")
@@ -57,6 +58,6 @@ def test_a_live_server_that_is_killed_comes_back_by_itself(tp1_site: SglangSite,
     before = site.invocation()
     site.host.run(["kill", "-KILL", str(victim(site, name))])
     with watching(site.host.address) as health:
-        site.until(lambda: site.invocation() != before and health.states[-1] == "200", PATIENCE)
+        until(lambda: site.invocation() != before and health.states[-1] == "200", PATIENCE)
     assert strays(site) == []
     assert site.status()["unit"]["restarts"] >= 1

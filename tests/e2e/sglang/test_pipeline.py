@@ -10,6 +10,7 @@ from tests.e2e.conftest import finished
 from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import journal, strays, watching
 from tests.engines import behaviour
+from tests.patience import until
 
 #: Phases of a launch on the CPU, in order: there are no graphs to capture.
 PHASES = ["launch", "dist-init", "load", "kv-pool", "http-up", "warm-up", "ready"]
@@ -30,7 +31,7 @@ def wave_of_eight(site: SglangSite) -> tuple[list[int], set[int]]:
     def batches() -> list[Batch]:
         return [batch for line in journal(site)[before:] if (batch := parse_batch(line))]
 
-    site.until(lambda: any(batch.decode for batch in batches()))  # the journal may be a moment behind
+    until(lambda: any(batch.decode for batch in batches()))  # the journal may be a moment behind
     assert {batch.pp for batch in batches()} == {0, 1}  # each stage tells
     first = [batch for batch in batches() if batch.leading]
     new = [batch.new_requests or 0 for batch in first if not batch.decode]

@@ -10,6 +10,7 @@ from tests.e2e.sglang.conftest import SglangSite
 from tests.e2e.sglang.failing import WRAPPER, interpreter
 from tests.e2e.sglang.seen import serves_as_before
 from tests.e2e.sglang.test_launch_failures import PROMPT, seconds_to_the_end
+from tests.patience import until
 
 PORT = 30001
 QUIET_PORT = 30003
@@ -58,7 +59,7 @@ def test_preflight_refuses_it(site: SglangSite) -> None:
     before = site.invocation()
     site.host.run(["sh", "-c", thief(site)])
     other_port(site)
-    site.until(lambda: f":{PORT}" in site.host.run(["ss", "-ltnH"]))
+    until(lambda: f":{PORT}" in site.host.run(["ss", "-ltnH"]))
     document = site.json("apply", "tp1", "--yes", expect=3)
     assert document["outcome"] == "refused"
     assert f"port {PORT} is already answered by python3" in document["message"]
@@ -81,7 +82,7 @@ def test_the_bind_error_ends_the_wait(site: SglangSite) -> None:
     hold = HOLD % (site.host.address, QUIET_PORT)
     site.host.run(["rm", "-f", "/run/port-is-taken"])
     site.host.run(["systemd-run", "-q", "--unit=thief", "python3", "-c", hold])
-    site.until(lambda: "port-is-taken" in site.host.run(["ls", "/run"]), 90)
+    until(lambda: "port-is-taken" in site.host.run(["ls", "/run"]), 90)
     other_port(site, QUIET_PORT)
     document = site.json("apply", "tp1", "--yes", expect=5)
     assert document["outcome"] == "rolled_back"

@@ -15,6 +15,7 @@ from tests.e2e.sglang.conftest import PATIENCE, SglangSite
 from tests.e2e.sglang.seen import journal, watching
 from tests.engines import answers, behaviour
 from tests.engines.behaviour import end_kinds
+from tests.patience import until
 
 VERSION = "0.5.23"
 PORT = 30002
@@ -73,7 +74,7 @@ class Loose:
         return self.site.host.run([*words, f"_SYSTEMD_INVOCATION_ID={self.invocation}"]).splitlines()
 
     def wait_for(self, text: str) -> None:
-        self.site.until(lambda: any(text in line for line in self.lines()), PATIENCE)
+        until(lambda: any(text in line for line in self.lines()), PATIENCE)
 
     def ready(self) -> Loose:
         self.wait_for("fired up and ready to roll")
@@ -92,7 +93,7 @@ class Loose:
             pids.extend(filter(None, map(self.child, titles)))
             return bool(pids)
 
-        self.site.until(lambda: bool(pids) or found(), PATIENCE)
+        until(lambda: bool(pids) or found(), PATIENCE)
         self.site.host.run(["kill", f"-{name}", pids[0]])
 
     def alive(self) -> bool:
@@ -102,7 +103,7 @@ class Loose:
     def exit(self) -> int:
         """How it ended: exit status, or the negative number of the signal."""
         look = ["sh", "-c", f"cat {self.end} 2>/dev/null || true"]
-        self.site.until(lambda: bool(self.site.host.run(look)), PATIENCE)
+        until(lambda: bool(self.site.host.run(look)), PATIENCE)
         code, status = self.site.host.run(look).split()
         return int(status) if code == "exited" else -signal.Signals[f"SIG{status}"]
 
@@ -136,7 +137,7 @@ def busy_end(site: SglangSite) -> dict[str, Any]:
 
     client = threading.Thread(target=ask, daemon=True)
     client.start()
-    site.until(lambda: site.ask("/v1/loads", port=PORT)["loads"][0]["num_used_tokens"] > 0)
+    until(lambda: site.ask("/v1/loads", port=PORT)["loads"][0]["num_used_tokens"] > 0)
     server.signal("TERM")
     found = server.ended()
     client.join(30)
@@ -160,7 +161,7 @@ def idle_end(site: SglangSite) -> dict[str, Any]:
     """SIGTERM while nothing is under way; /health is watched from the start to the end."""
     with watching(site.host.address, PORT) as health:
         idle = Loose(site, "idle").ready()
-        site.until(lambda: health.states[-1] == "200")
+        until(lambda: health.states[-1] == "200")
         started, health.states[:] = list(health.states), ["200"]
         assert behaviour.fits(started, behaviour.kept("launch", VERSION)["health"])
         idle.signal("TERM")

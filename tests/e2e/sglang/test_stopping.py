@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.e2e.sglang.conftest import SglangSite
 from tests.e2e.sglang.seen import journal, serves_as_before, strays, watching
+from tests.patience import until
 
 OTHER = "max_total_tokens = 8192"
 
@@ -51,7 +52,7 @@ def test_a_busy_server_is_ended_by_the_budget_and_the_way_back_works(tp1_site: S
     clients = [threading.Thread(target=long_request, daemon=True) for _ in range(3)]
     for client in clients:
         client.start()
-    site.until(lambda: site.ask("/v1/loads")["loads"][0]["num_used_tokens"] > 0)
+    until(lambda: site.ask("/v1/loads")["loads"][0]["num_used_tokens"] > 0)
     with watching(site.host.address) as health:
         document = site.json("apply", "tp1", "--yes")
     assert document["outcome"] == "live"

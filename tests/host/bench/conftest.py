@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 
 @pytest.fixture(scope="session")
 def mock_server() -> Iterator[str]:
@@ -21,5 +23,5 @@ def mock_server() -> Iterator[str]:
     assert process.stdout is not None
     yield f"http://127.0.0.1:{int(process.stdout.readline())}"
     process.stdin.close()
-    process.wait(timeout=10)
+    process.wait(timeout=PATIENCE)
     process.stdout.close()

@@ -16,7 +16,7 @@ from deployer.bench.load.prompts import estimate
 
 TTFT = 0.2
 ITL = 0.02
-SLOW = 30.0
+SLOW = 300.0
 
 
 class Server:

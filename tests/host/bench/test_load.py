@@ -19,6 +19,7 @@ from deployer.bench.load import stream
 from deployer.bench.load.spec import API_KEY_VARIABLE, FILES, Spec
 from deployer.bench.load.stats import Request
 from deployer.bench.runner import path_of
+from tests.patience import PATIENCE, one_right, one_within
 
 SCRIPT = Path(load.__file__)
 
@@ -40,14 +41,7 @@ def measure(
 
 @pytest.mark.alone
 def test_measures_the_known_schedule(mock_server: str) -> None:
-    """On a machine that is busy with other tests a run may be disturbed; one of three must be right in everything."""
-    for tries_left in (2, 1, 0):
-        try:
-            measure_the_known_schedule(mock_server)
-            return
-        except AssertionError:
-            if not tries_left:
-                raise
+    one_right(lambda: measure_the_known_schedule(mock_server))
 
 
 def measure_the_known_schedule(mock_server: str) -> None:
@@ -71,11 +65,14 @@ def measure_the_known_schedule(mock_server: str) -> None:
 
 
 def test_several_tokens_a_chunk_are_counted_and_not_slower(mock_server: str) -> None:
-    bench, _ = measure(mock_server, "four", levels=[2], output_tokens=48)
-    level = bench["levels"][0]
-    assert level["output_tokens"] == 96
-    assert level["tokens_per_chunk"] == 4.0
-    assert level["itl_s"]["p50"] == pytest.approx(0.020, abs=0.003)
+    def error(_: int) -> float:
+        bench, _events = measure(mock_server, "four", levels=[2], output_tokens=48)
+        level = bench["levels"][0]
+        assert level["output_tokens"] == 96
+        assert level["tokens_per_chunk"] == 4.0
+        return abs(float(level["itl_s"]["p50"]) - 0.020)
+
+    one_within(0.003, error)
 
 
 def test_answers_cut_anywhere_are_read(mock_server: str) -> None:
@@ -130,15 +127,15 @@ def test_a_request_that_hangs_times_out(mock_server: str) -> None:
     began = time.monotonic()
     bench, _ = measure(mock_server, "hang", levels=[2], request_timeout=0.5)
     assert bench["levels"][0]["failed"] == {"timeout": 2}
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < PATIENCE, "it would hang for longer"
 
 
 def test_a_level_has_a_hard_deadline(mock_server: str) -> None:
-    bench, _ = measure(mock_server, "slow", levels=[2], waves=4, output_tokens=40, level_deadline=1.5)
+    bench, _ = measure(mock_server, "slow", levels=[2], waves=90, output_tokens=40, level_deadline=3.5)
     level = bench["levels"][0]
-    assert level["failed"] == {"deadline": 6}
-    assert level["completed"] == 2
-    assert level["wall_s"] < 2.5
+    assert level["failed"].keys() == {"deadline"}
+    assert level["completed"] >= 2
+    assert level["wall_s"] < 45, "all of its waves take twice as long"
 
 
 def test_what_is_sent(mock_server: str) -> None:
@@ -205,9 +202,9 @@ def test_one_token_over_and_over_is_seen(mock_server: str) -> None:
 
 
 def test_progress_is_bounded_and_ends(mock_server: str) -> None:
-    _, events = measure(mock_server, "slow", levels=[4], output_tokens=50, progress_interval=0.25)
+    bench, events = measure(mock_server, "slow", levels=[4], output_tokens=100, progress_interval=0.25)
     levels = [event for event in events if event["event"] == "level"]
-    assert 3 <= len(levels) <= 8
+    assert 3 <= len(levels) <= bench["levels"][0]["wall_s"] / 0.25 + 2
     assert levels[-1]["ended"]
     assert (levels[-1]["done"], levels[-1]["total"]) == (4, 4)
     assert levels[-2]["tok_s"] > 0
@@ -238,7 +235,7 @@ def test_the_script_alone_in_a_folder(mock_server: str, tmp_path: Path) -> None:
         (tmp_path / name).write_text(path_of(name).read_text())
     httpx.get(mock_server + "/seen")
     process = start(mock_server, "fast", tmp_path, levels=[2], output_tokens=16)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     events = [json.loads(line) for line in out.splitlines()]
     assert events[-1]["event"] == "result"
@@ -249,14 +246,12 @@ def test_the_script_alone_in_a_folder(mock_server: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_at_once_and_the_cut_is_reported(mock_server: str, number: signal.Signals) -> None:
-    process = start(mock_server, "slow", levels=[4, 8], output_tokens=2000, progress_interval=0.2)
+    process = start(mock_server, "slow", levels=[4, 8], output_tokens=100_000, progress_interval=0.2)
     assert process.stdout is not None
     first = json.loads(process.stdout.readline())
     assert first["event"] == "level"
     process.send_signal(number)
-    began = time.monotonic()
-    out, _ = process.communicate(timeout=30)
-    assert time.monotonic() - began < 15
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     bench = json.loads(out.splitlines()[-1])["bench"]
     assert bench["interrupted"] == number.name
@@ -264,13 +259,11 @@ def test_a_signal_stops_it_at_once_and_the_cut_is_reported(mock_server: str, num
 
 
 def test_it_stops_when_nobody_reads(mock_server: str) -> None:
-    process = start(mock_server, "slow", levels=[4], output_tokens=2000, progress_interval=0.2)
+    process = start(mock_server, "slow", levels=[4], output_tokens=100_000, progress_interval=0.2)
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    began = time.monotonic()
-    assert process.wait(timeout=30) == 1
-    assert time.monotonic() - began < 15
+    assert process.wait(timeout=PATIENCE) == 1
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
@@ -278,7 +271,7 @@ def test_it_stops_when_nobody_reads(mock_server: str) -> None:
 
 def test_a_wrong_spec_is_refused_by_the_script() -> None:
     process = start("", "m", levles=[3], waves=0)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     for part in ("'levles'", "base_url", "waves"):
         assert part in err

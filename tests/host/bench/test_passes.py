@@ -10,6 +10,7 @@ import pytest
 
 from deployer.bench.load import client as load
 from deployer.bench.load.spec import Spec
+from tests.patience import one_right, one_within
 
 
 def measure(base: str, model: str, **more: Any) -> dict[str, Any]:
@@ -84,6 +85,10 @@ def test_a_small_sweep_goes_on_until_it_has_200_requests(mock_server: str) -> No
 def test_nothing_new_is_sent_after_the_end_and_what_is_under_way_may_finish(
     mock_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    one_right(lambda: measure_until_the_time_is_up(mock_server, monkeypatch))
+
+
+def measure_until_the_time_is_up(mock_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A request takes 2.1 s, so the third of a stream is under way after 5.6 s, unless the machine is busy.
     options = {"levels": [2], "waves": 5, "repeats": 1, "discard": False, "output_tokens": 96, "budget": 5.6}
     for options["budget"] in (5.6, 6.6, 8.0):
@@ -94,8 +99,9 @@ def test_nothing_new_is_sent_after_the_end_and_what_is_under_way_may_finish(
     assert level["cut_short"] == f"the time was used up with {sent} of 10 requests sent, 2 of them not ended"
     assert level["failed"] == {"cut": 2}, "a grace of a tenth is not enough"
     assert level["completed"] == sent - 2
-    monkeypatch.setattr("deployer.bench.load.spec.GRACE", 0.5)
-    level = measure(mock_server, "slow", **options)["levels"][0]
+    with monkeypatch.context() as patch:
+        patch.setattr("deployer.bench.load.spec.GRACE", 0.5)
+        level = measure(mock_server, "slow", **options)["levels"][0]
     assert level["cut_short"] == f"the time was used up with {level['requests']} of 10 requests sent"
     assert level["failed"] == {}
     assert level["steady_tok_s"] == pytest.approx(2 * 96 / 2.12, rel=0.15)
@@ -124,6 +130,10 @@ def test_a_discarded_wave_that_fails_ends_the_run_and_is_seen(mock_server: str) 
 def test_a_level_of_several_processes_is_one_level(mock_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deployer.bench.load.workers.STREAMS_EACH", 2)
     monkeypatch.setattr("deployer.bench.load.run.usable_cores", lambda: 3)
+    one_within(0.3, lambda _: last_start_of_several_processes(mock_server))  # all processes begin together
+
+
+def last_start_of_several_processes(mock_server: str) -> float:
     options = {"levels": [2, 6], "waves": 2, "repeats": 2, "discard": False, "progress_interval": 0.05}
     events: list[dict[str, Any]] = []
     spec = {"warmups": 0, "singles": 0, "output_tokens": 40, "fixed_prompt": False, "requests_at_least": 0}
@@ -135,12 +145,12 @@ def test_a_level_of_several_processes_is_one_level(mock_server: str, monkeypatch
     assert (three["completed"], three["output_tokens"]) == (24, 24 * 40)
     assert sorted(sample["index"] for sample in three["samples"]) == sorted([*range(12)] * 2)
     starts = [sample["start_s"] for sample in three["samples"] if sample["index"] < 6]
-    assert max(starts) < 0.3, "all processes begin together"
     seen = httpx.get(mock_server + "/seen").json()
     assert {request["headers"]["authorization"] for request in seen} == {"Bearer k-5"}
     assert len({request["body"]["prompt"] for request in seen}) == len(seen) == 8 + 24
     last = [event for event in events if event["event"] == "level"][-1]
     assert (last["total"], last["ended"]) == (12, True)
+    return float(max(starts))
 
 
 def test_several_processes_are_cut_and_gone_when_interrupted(
@@ -153,7 +163,7 @@ def test_several_processes_are_cut_and_gone_when_interrupted(
         if event["event"] == "level" and event["tok_s"] > 0:
             raise OSError("nobody reads")
 
-    values = {"levels": [4], "warmups": 0, "singles": 0, "output_tokens": 2000, "fixed_prompt": False}
+    values = {"levels": [4], "warmups": 0, "singles": 0, "output_tokens": 100_000, "fixed_prompt": False}
     values |= {"discard": False, "progress_interval": 0.1, "requests_at_least": 0}
     before = set(children())
     bench = load.run(Spec.from_json({"base_url": mock_server, "model": "slow", **values}), emit)

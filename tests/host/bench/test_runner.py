@@ -23,6 +23,7 @@ from deployer.bench.load.spec import FILES
 from deployer.bench.runner import run_benchmark
 from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
 from deployer.host.protocol import Stream
+from tests.patience import PATIENCE
 
 SMALL = {
     "levels": [2],
@@ -92,7 +93,7 @@ class ChildStream:
         line = self._process.stdout.readline()
         if line:
             return {"line": line.rstrip("\n")}
-        status = self._process.wait(timeout=20)
+        status = self._process.wait(timeout=PATIENCE)
         self._errors.seek(0)
         self._answer = {"status": status, "stderr": self._errors.read()}
         raise StopIteration
@@ -112,7 +113,7 @@ class ChildStream:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdout is not None
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=PATIENCE)
         self._process.stdout.close()
         self._errors.close()
 
@@ -355,14 +356,12 @@ def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("place", ["host", "operator"])
 def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "client.py").write_text("import time; time.sleep(60)")
+    (tmp_path / "client.py").write_text("import time; time.sleep(600)")
     monkeypatch.setattr(runner, "_FOLDER", tmp_path)
     host = FakeHost(tmp_path, script=[None] * 100)
     monkeypatch.setattr(runner, "FILES", ("client.py",))
-    began = time.monotonic()
     with pytest.raises(GateInconclusive, match=r"said nothing for 0\.5 s"):
         run_benchmark(host, Service(advertised="http://x"), SMALL, place=place, silence=0.5)
-    assert time.monotonic() - began < 30
     if place == "host":
         assert host.stream_made.cancelled
 
@@ -404,12 +403,10 @@ def test_ctrl_c_stops_the_load(place: str, port: int, mock_server: str, tmp_path
 
     service = Service(model="slow", port=port, advertised=mock_server)
     before = set(_children())
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run_benchmark(
-            host, service, {**SMALL, "singles": 0, "output_tokens": 2000}, place=place, on_event=interrupt
+            host, service, {**SMALL, "singles": 0, "output_tokens": 100_000}, place=place, on_event=interrupt
         )
-    assert time.monotonic() - began < 15
     if place == "host":
         assert host.stream_made.cancelled
     assert set(_children()) == before

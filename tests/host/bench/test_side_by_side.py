@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 from benchmarks.client import figures, measuring, server
 from benchmarks.client.results import NoResult
 from benchmarks.client.tools import TOOLS, Command, Load, Tool
+from tests.patience import PATIENCE, one_right, one_within
 
 BY_NAME = {tool.name: tool for tool in TOOLS}
 TOKENS = 110  # so that there is a 99th percentile of the gaps of one answer
@@ -42,38 +43,38 @@ def measured(tool: Tool, streams: int, where: server.Server) -> dict[str, Any]:
 @pytest.mark.parametrize("streams", [1, 8])
 @pytest.mark.parametrize("name", ["Protocol by hand", "deployer"])
 def test_a_client_tells_what_the_server_did(name: str, streams: int, slow: server.Server) -> None:
-    """On a machine that does other work a run may be disturbed; one of three must be right."""
-    for tries_left in (2, 1, 0):
+    def attempt() -> None:
         found = measured(BY_NAME[name], streams, slow)
         assert (found["requests"], found["tokens"]) == (streams, streams * TOKENS)
         assert found["startup_s"] > 0
         assert 0 < found["cpu_ms_a_token"] < 20
         errors = found["errors"]
-        if abs(errors["ttft_mean"]) < 15 and abs(errors["itl_mean"]) < 1 and abs(errors["itl_p99"]) < 15:
-            return
-        assert tries_left, errors
+        assert abs(errors["ttft_mean"]) < 15
+        assert abs(errors["itl_mean"]) < 1
+        assert abs(errors["itl_p99"]) < 15
+
+    one_right(attempt)
 
 
 def test_streams_in_step_get_their_tokens_at_the_same_moments(slow: server.Server) -> None:
-    gap = 0.05
+    gap = 0.1
     slow.schedule(0.1, gap, in_step=True)
-    found: list[bytes] = []
 
-    def ask() -> None:
+    def ask() -> bytes:
         body = {"prompt": "a", "max_tokens": 4, "stream": True}
-        found.append(httpx.post(f"{slow.url}/v1/completions", json=body, timeout=10).content)
+        return httpx.post(f"{slow.url}/v1/completions", json=body, timeout=PATIENCE).content
 
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        time.sleep(gap / 3)
-    for thread in threads:
-        thread.join()
-    assert [text.count(b"data: {") for text in found] == [4, 4]
-    for request in slow.log():
-        assert request.moments[0] - request.arrival >= 0.1
-        # Late by what the machine keeps it waiting, never early.
-        assert min(moment % gap for moment in request.moments) < gap / 5
+    def lateness(_: int) -> float:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            answers = [pool.submit(ask)]
+            time.sleep(gap / 3)
+            answers.append(pool.submit(ask))
+        assert [answer.result().count(b"data: {") for answer in answers] == [4, 4]
+        served = slow.log()
+        assert all(request.moments[0] - request.arrival >= 0.1 for request in served)
+        return max(min(moment % gap for moment in request.moments) for request in served)
+
+    one_within(gap / 5, lateness)
 
 
 def test_the_log_is_told_once(slow: server.Server) -> None:
@@ -87,7 +88,7 @@ def test_the_highest_rate_of_two_streams(program: Path) -> None:
         cores = sorted(os.sched_getaffinity(0))
         tool = BY_NAME["Protocol by hand"]
         found = measuring.highest(tool, sys.executable, Load(fast.url, 2, 1, 2000), fast, cores, on="all")
-    assert found["rate_tok_s"] > 1000
+    assert found["rate_tok_s"] > 300, "far more than by the schedule of the other tests"
     assert found["tool"] == "Protocol by hand"
 
 
