@@ -266,7 +266,7 @@ def _on_host(
 def path_of(name: str) -> Path:
     """One of the load client's files, in the package."""
     own = _FOLDER / name
-    return own if own.exists() else _FOLDER.parents[1] / "host" / "agent" / name
+    return own if own.exists() else _FOLDER.parents[1] / name
 
 
 def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[str]:

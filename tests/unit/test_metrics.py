@@ -61,6 +61,41 @@ def test_metrics_are_summed_over_labels_and_gauges_taken_by_rank() -> None:
     assert metrics.by_rank(TEXT)["generation_tokens_total"] == {"": 1500.0}
 
 
+@pytest.mark.parametrize(
+    ("document", "requests"),
+    [
+        ({"loads": [{"num_running_reqs": 2, "num_waiting_reqs": 1}, {"num_running_reqs": 3}]}, 6),
+        ({"num_running_reqs": 2}, 2),
+        ([{"num_waiting_reqs": 4}], 4),
+        ({"loads": [{"num_running_reqs": float("nan"), "num_waiting_reqs": 1}, 5, None]}, 1),
+        ({"loads": [{"num_running_reqs": -5, "num_waiting_reqs": 1}]}, 1),
+        ({"loads": [{"num_running_reqs": True}]}, None),
+        ({"loads": []}, None),
+        ({"loads": 3}, None),
+        ("x", None),
+        (None, None),
+    ],
+)
+def test_loads_in_any_shape(document: Any, requests: int | None) -> None:
+    loads = metrics.combined_loads(document)
+    assert (None if loads is None else metrics.in_flight(loads)) == requests
+
+
+NAMES = ("num_running_reqs", "num_waiting_reqs", "num_used_tokens", "token_usage", "other")
+scalars: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, 3, -(10**400), 1e300, float("nan"), float("inf"), "3", [1], {}]
+)
+ranks = st.lists(scalars | st.dictionaries(st.sampled_from(NAMES), scalars), max_size=3)
+
+
+@given(scalars | ranks | st.fixed_dictionaries({"loads": scalars | ranks}))
+def test_combined_loads_are_always_numbers(document: Any) -> None:
+    loads = metrics.combined_loads(document)
+    if loads is not None:
+        metrics.in_flight(loads)
+        json.dumps(loads, allow_nan=False)
+
+
 @given(
     st.text(),
     st.recursive(st.none() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)),

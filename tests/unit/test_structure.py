@@ -41,6 +41,15 @@ def test_imports_run_downwards(part: str) -> None:
         assert not upward, f"{path.relative_to(PACKAGE)} imports {', '.join(sorted(upward))}"
 
 
+def test_the_load_client_travels_with_nothing_but_metrics() -> None:
+    for path in (PACKAGE / "bench" / "load").glob("*.py"):
+        names = re.findall(
+            r"^\s*(?:from|import) (deployer[.\w]*(?: import metrics)?)", path.read_text(), re.M
+        )
+        own = [name for name in names if name.startswith("deployer.bench.load")]
+        assert set(names) - set(own) <= {"deployer.metrics", "deployer import metrics"}, path.name
+
+
 def test_modules_stay_a_page_or_a_few() -> None:
     for path in PACKAGE.rglob("*.py"):
         name = str(path.relative_to(PACKAGE))

@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 
 if not __package__:  # on the host the files lie side by side; by this they are the package that they were
     here = os.path.dirname(os.path.abspath(__file__))
-    for name in ("deployer", "deployer.bench", "deployer.bench.load", "deployer.host", "deployer.host.agent"):
+    for name in ("deployer", "deployer.bench", "deployer.bench.load"):
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = [here]
-    sys.modules["deployer.host.agent"].__path__ += [os.path.join(here, "..", "..", "host", "agent")]
+    sys.modules["deployer"].__path__ += [os.path.join(here, "..", "..")]
     # httpx's own command line, with click and rich, takes a third of its import; httpx does without it.
     sys.modules["httpx._main"] = None  # type: ignore[assignment]
 

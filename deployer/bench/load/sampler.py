@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -20,12 +19,15 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-if __package__:
-    from deployer.host.agent.loads import summed
-else:  # as a script: beside it where it was sent to a host, else in its place in the package
+if (
+    not __package__
+):  # as a script: beside the others where it was sent to a host, else in its place in the package
     _here = os.path.dirname(os.path.abspath(__file__))
-    sys.path += [_here, os.path.join(_here, "..", "..", "host", "agent")]
-    from loads import summed  # type: ignore[import-not-found, no-redef]
+    sys.path += [_here, os.path.join(_here, "..", "..")]
+    sys.modules["deployer"] = type(sys)("deployer")
+    sys.modules["deployer"].__path__ = sys.path[-2:]
+
+from deployer.metrics import by_rank, combined_loads
 
 Json = dict[str, Any]
 
@@ -42,16 +44,11 @@ _ABSURD = 1e18
 _MOST_SHARE = 1.5
 #: Looks without an answer in time, after which a source is asked no more.
 _PATIENT_LOOKS = 3
-_SERIES = re.compile(
-    r"^sglang[:_](num_running_reqs|num_queue_reqs|token_usage)(?:\{([^\n]*)\})?[ \t]+([0-9.eE+-]+)[ \t]*$",
-    re.MULTILINE,
-)
-_RANK = re.compile(r'dp_rank="(\d+)"')
 
 
 def read_loads(document: Any) -> Json | None:
     """``{running, queued, kv_use}`` out of ``/v1/loads``: requests of all data-parallel ranks, the fullest pool."""
-    numbers = summed(document)
+    numbers = combined_loads(document)
     if numbers is None or "num_running_reqs" not in numbers:
         return None
     return {
@@ -63,24 +60,13 @@ def read_loads(document: Any) -> Json | None:
 
 def read_metrics(text: str) -> Json | None:
     """The same out of ``/metrics``. Ranks of one data-parallel group repeat one another: the highest counts."""
-    seen: dict[str, dict[str, float]] = {}
-    for name, labels, value in _SERIES.findall(text):
-        rank = _RANK.search(labels)
-        try:
-            number = float(value)
-        except ValueError:
-            continue
-        if not 0 <= number < _ABSURD:
-            continue
-        ranks = seen.setdefault(name, {})
-        key = rank[1] if rank else ""
-        ranks[key] = max(ranks.get(key, 0.0), number)
-    if "num_running_reqs" not in seen:
+    gauges = by_rank(text)
+    if "num_running_reqs" not in gauges:
         return None
     return {
-        "running": int(sum(seen["num_running_reqs"].values())),
-        "queued": int(sum(seen.get("num_queue_reqs", {}).values())),
-        "kv_use": _share(max(seen.get("token_usage", {}).values(), default=None)),
+        "running": int(sum(gauges["num_running_reqs"].values())),
+        "queued": int(sum(gauges.get("num_queue_reqs", {}).values())),
+        "kv_use": _share(max(gauges.get("token_usage", {}).values(), default=None)),
     }
 
 

@@ -13,13 +13,12 @@ Json = dict[str, Any]
 API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
 
 #: The load client's files, the script first: what has to lie side by side where deployer is not installed.
-#: ``loads.py`` is the agent's.
 FILES = (
     "client.py",
     "budget.py",
     "drive.py",
     "levels.py",
-    "loads.py",
+    "metrics.py",
     "progress.py",
     "prompts.py",
     "run.py",

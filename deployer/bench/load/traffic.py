@@ -9,23 +9,16 @@ from the client passed in.
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from deployer.host.agent.loads import in_flight as count_in_flight
-from deployer.host.agent.loads import summed
+from deployer import metrics
 
 #: Health probes generate a token each, about one a second; they are not foreign traffic.
 ALLOWED_TOKENS = 32
 ALLOWED_TOKENS_PER_SECOND = 2.0
 #: Pause between two looks at counters that are not quiet, in seconds.
 LOOK_AGAIN_SECONDS = 0.3
-
-#: More tokens than any server has generated: a counter that says so counts nothing.
-_MOST_TOKENS = 1e18
-_TOKENS = re.compile(r"^sglang[:_]generation_tokens_total(?:\{[^\n]*\})?[ \t]+([0-9.eE+-]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -36,36 +29,20 @@ class Counters:
     in_flight: int | None = None
 
 
-def parse_metrics(text: str) -> float | None:
-    """Generated tokens since the server's start, over all label sets; None where the text has no such line."""
-    found = _TOKENS.findall(text)
-    try:
-        total = sum(float(value) for value in found) if found else None
-    except ValueError:
-        return None
-    return total if total is not None and 0 <= total < _MOST_TOKENS else None
-
-
 async def read_counters(client: Any, base_url: str, silent: set[str] | None = None) -> Counters:
     """Ask the server, through an ``httpx.AsyncClient``. What does not answer properly counts as not shown.
 
     What gives no answer at all is not asked again: it is added to ``silent``, so that it costs the time-out once.
     """
     silent = set() if silent is None else silent
-    tokens: float | None = None
-    in_flight: int | None = None
-    metrics, loads = await asyncio.gather(
+    page, loads = await asyncio.gather(
         *(_get(client, base_url, path, silent) for path in ("/metrics", "/v1/loads"))
     )
-    if metrics is not None:
-        tokens = parse_metrics(metrics)
-    if loads is not None:
-        try:
-            numbers = summed(json.loads(loads))
-        except (ValueError, RecursionError):
-            numbers = None
-        in_flight = None if numbers is None else count_in_flight(numbers)
-    return Counters(tokens, in_flight)
+    figures = None if loads is None else metrics.parse_loads(loads)
+    return Counters(
+        None if page is None else metrics.totals(page).get("generation_tokens_total"),
+        None if figures is None else metrics.in_flight(figures),
+    )
 
 
 async def _get(client: Any, base_url: str, path: str, silent: set[str]) -> str | None:
@@ -115,16 +92,15 @@ def judge(before: Counters, after: Counters, *, ours: int, unsure: int, seconds:
     if before.tokens is None or after.tokens is None:
         evidence.append("the server shows no token counter (it has one with --enable-metrics)")
         return {"value": True if foreign else None, "evidence": evidence}
-    generated = after.tokens - before.tokens
+    gained = after.tokens - before.tokens
     evidence.append(
-        f"the server generated {generated:.0f} tokens, ours are {ours}"
-        + (f" to {ours + unsure}" * bool(unsure))
+        f"the server generated {gained:.0f} tokens, ours are {ours}" + (f" to {ours + unsure}" * bool(unsure))
     )
-    if generated < ours * 0.98:
+    if gained < ours * 0.98:
         evidence.append("so this counter is not (only) of the server that answered us")
         return {"value": True if foreign else None, "evidence": evidence}
     allowed = ALLOWED_TOKENS + ALLOWED_TOKENS_PER_SECOND * seconds
-    if generated > ours + unsure + allowed:
+    if gained > ours + unsure + allowed:
         foreign = True
     return {"value": foreign, "evidence": evidence}
 

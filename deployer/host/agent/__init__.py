@@ -2,8 +2,8 @@
 
 A small program for Python 3.8 and its standard library. It speaks JSON lines on stdin and stdout (the protocol of
 ``docs/architecture.md``), watches over transitions (``guard SERVICE``), and tidies up after a power cut (``recover
-SERVICE``). It decides nothing that the operator's side could decide. Its modules import only each other; `source`
-packs them into the one file that goes to the host.
+SERVICE``). It decides nothing that the operator's side could decide. Its modules import only each other and
+`deployer.metrics`; `source` packs them into the one file that goes to the host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ MODULES = (
     "leasing",
     "survey",
     "reading",
-    "loads",
     "sampling",
     "releases",
     "transition",
@@ -48,10 +47,10 @@ def load():
     package.source = lambda: text
     sys.modules["deployer_agent"] = package
     for name, code in MODULES:
-        module = types.ModuleType("deployer_agent." + name)
-        module.__package__ = "deployer_agent"
-        sys.modules[module.__name__] = module
-        exec(compile(code, "deployer_agent/%s.py" % name, "exec", dont_inherit=True), module.__dict__)
+        module = types.ModuleType(name)
+        module.__package__ = name.rpartition(".")[0]
+        sys.modules[name] = module
+        exec(compile(code, name.replace(".", "/") + ".py", "exec", dont_inherit=True), module.__dict__)
     return sys.modules["deployer_agent.main"].main(sys.argv[1:])
 
 
@@ -63,7 +62,10 @@ sys.exit(load())
 def source() -> bytes:
     """The agent as one Python program."""
     folder = Path(__file__).parent
-    packed = [(name, (folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
-    lines = "".join(f"    ({name!r}, {code!r}),\n" for name, code in packed)
+    paths = {"deployer.metrics": folder.parents[1] / "metrics.py"}
+    paths |= {f"deployer_agent.{name}": folder / f"{name}.py" for name in MODULES}
+    lines = "".join(
+        f"    ({name!r}, {path.read_text(encoding='utf-8')!r}),\n" for name, path in paths.items()
+    )
     head, _, tail = _LOADER.partition("\n\n\n")
     return f"{head}\n\nMODULES = [\n{lines}]\n\n\n{tail}".encode()

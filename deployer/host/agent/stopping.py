@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import re
 import signal
 from typing import List, Optional, Set, Tuple
 
+from deployer.metrics import in_flight, parse_loads, totals
+
 from .base import Call, Fail, Json, boottime, systemctl, unit_name
 from .lease import Session
-from .loads import in_flight, summed
 from .procs import describe, gpu_processes, listeners, process_stat, unit_pids
 from .reading import http_exchange
 from .registry import operation
@@ -36,19 +36,16 @@ def requests_in_flight(address: str, port: int) -> Optional[int]:
         answer = http_exchange(address, port, path, 3.0)
         return str(answer["body"]) if answer["status"] == 200 else ""
 
+    with contextlib.suppress(Fail):  # an older server, or one that wants a key: ask its metrics
+        loads = parse_loads(get("/v1/loads"))
+        if loads is not None:
+            return in_flight(loads)
     try:
-        numbers = summed(json.loads(get("/v1/loads")))
-        if numbers is not None:
-            return in_flight(numbers)
-    except (Fail, ValueError, RecursionError):
-        pass  # an older server, or one that wants a key: ask its metrics
-    try:
-        gauges = re.findall(
-            r"^sglang:num_(?:running|queue)_reqs(?:\{[^}]*\})? ([0-9.e+]+)$", get("/metrics"), re.M
-        )
+        counts = totals(get("/metrics"))
     except Fail:
         return None
-    return int(sum(map(float, gauges))) if gauges else None
+    gauges = [counts[name] for name in ("num_running_reqs", "num_queue_reqs") if name in counts]
+    return int(sum(gauges)) if gauges else None
 
 
 class Remains:
