@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployer.sglang.log.failures import UNKNOWN, Failure
+from deployer.sglang.log.failures import UNKNOWN, Cause
 from deployer.sglang.log.launch import LaunchState
 
 #: So many lines of the log are kept with a failure.
@@ -55,7 +55,7 @@ class LaunchFailure:
 
 def explain(
     proof: str,
-    found: Failure,
+    found: Cause,
     detail: dict[str, Any],
     state: LaunchState,
     *,

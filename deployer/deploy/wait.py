@@ -22,6 +22,7 @@ from deployer.deploy.load_progress import LoadProgress
 from deployer.errors import DeployerError
 from deployer.host.protocol import Host, Json
 from deployer.records.answers import Started
+from deployer.sglang.log.endings import as_unit_end
 from deployer.sglang.log.failures import classify, fatal_patterns
 from deployer.sglang.log.launch import PHASES, LaunchLog, LaunchState, Span, finish_timeline, noteworthy
 from deployer.sglang.server.info import redact
@@ -288,7 +289,9 @@ class _Wait:
         unit = {name: self._unit[name] for name in _UNIT_FIGURES if name in self._unit}
         unit.update({name: detail[theirs] for name, theirs in _UNIT_FIGURES.items() if theirs in detail})
         detail = redact({**detail, **unit}, self._secrets)
-        found = classify(list(self._lines), detail, stalled=state.phase if proof == "stall" else None)
+        found = classify(
+            list(self._lines), as_unit_end(detail), stalled=state.phase if proof == "stall" else None
+        )
         failure = explain(proof, found, detail, state, port=self.port, deadline=self.deadline, log_tail=tail)
         self._tell(force=True)
         return WaitResult(False, finish_timeline(state, max(seconds, state.t)), seconds, failure, tail, state)

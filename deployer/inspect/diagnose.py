@@ -8,12 +8,13 @@ from contextlib import closing, suppress
 from itertools import islice
 
 from deployer.deploy import service_log as logs
-from deployer.deploy.model import Json
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, UsageError
 from deployer.inspect.log_file import excerpt_of
-from deployer.sglang.log.diagnosis import Diagnosis, diagnose
-from deployer.sglang.log.text import Line, is_wide, plain, read, read_ends, text_of
+from deployer.sglang.log.diagnosis import Diagnosis, Origin, diagnose
+from deployer.sglang.log.encoding import is_wide, text_of
+from deployer.sglang.log.endings import UnitEnd
+from deployer.sglang.log.text import Line, plain, read, read_ends
 from deployer.sglang.server.info import redact
 
 #: So much earlier than a run the kernel's messages are looked at: it may kill before systemd notices.
@@ -37,7 +38,7 @@ def of_file(path: str) -> Diagnosis:
         )
     if found.unread and not found.head:
         raise UsageError(f"{path} cannot be unpacked: {found.unread}", remedy="copy it again")
-    extra: Json = {"source": "standard input" if path == "-" else path}
+    extra: Origin = {"source": "standard input" if path == "-" else path}
     if found.gap:
         extra["left_out"] = found.gap
     if found.unread:
@@ -46,7 +47,7 @@ def of_file(path: str) -> Diagnosis:
     head = redact(text_of(found.head))
     tail = redact(text_of(found.tail, mark))
     del found  # may be large
-    return diagnose(read_ends(head, tail, lines) if gap else read(head), extra=extra)
+    return diagnose(read_ends(head, tail, lines) if gap else read(head), origin=extra)
 
 
 def _is_text(start: bytes) -> bool:
@@ -68,7 +69,7 @@ def of_release(session: Session, number: int) -> Diagnosis:
     """The diagnosis of a release's last start: its journal where the host still has it, else what the release kept."""
     manifest = logs.release_manifest(session, number)
     release = str(manifest.get("release"))
-    extra: Json = {"source": f"release {release}", "release": release, "state": manifest.get("state")}
+    extra: Origin = {"source": f"release {release}", "release": release, "state": manifest.get("state")}
     lines = _journal(session, str(manifest.get("invocation_id") or ""), extra)
     if not lines:
         extra["source"] = f"what release {release} kept"
@@ -88,14 +89,14 @@ def of_release(session: Session, number: int) -> Diagnosis:
         extra["never_started"] = True
     running = session.state().running
     serves = running is not None and running.release == release
-    return diagnose(lines, running=True if serves else None, extra=extra)
+    return diagnose(lines, running=True if serves else None, origin=extra)
 
 
 def of_service(session: Session) -> Diagnosis:
     """The diagnosis of the service's run under way, or of its last one."""
     state = session.state()
     unit = state.unit
-    told: Json = {}
+    told: Origin = {}
     lines = _journal(session, unit.invocation_id, told)
     if not lines:
         kept = [str(item["invocation_id"]) for item in state.releases if item.get("invocation_id")]
@@ -103,8 +104,8 @@ def of_service(session: Session) -> Diagnosis:
     first = next((line.stamp for line in lines if line.stamp), None)
     kernel = list(_kernel(session, first)) if first else []
     ended = unit.active not in ("active", "activating", "reloading")
-    facts = {"result": unit.result, "exec_code": unit.exec_code, "exec_status": unit.exec_status}
-    extra: Json = {
+    facts = UnitEnd(result=unit.result, exec_code=unit.exec_code, exec_status=unit.exec_status)
+    extra: Origin = {
         "source": f"{session.unit} on {session.host_config.name}",
         "unit": {"active": unit.active, "sub": unit.sub, "restarts": unit.restarts, **facts},
         "kernel_messages": len(kernel),
@@ -118,10 +119,10 @@ def of_service(session: Session) -> Diagnosis:
             f"systemd has started it again (restarts: {unit.restarts}): "
             f"`deployer diagnose --release {int(number)}` tells why its first run ended"
         )
-    return diagnose(lines, facts if failed else None, kernel, running=not ended, extra=extra)
+    return diagnose(lines, facts if failed else None, kernel, running=not ended, origin=extra)
 
 
-def _journal(session: Session, invocation: str, extra: Json) -> list[Line]:
+def _journal(session: Session, invocation: str, extra: Origin) -> list[Line]:
     """What a run of the unit logged: all of it, or both ends of a long log, which ``extra`` then tells."""
     if not invocation:
         return []

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from deployer.errors import UsageError
-from deployer.sglang.log.text import Damaged, compressed, is_wide, unpacked
+from deployer.sglang.log.encoding import Damaged, compressed, is_wide, unpacked
 
 #: Bytes that are read whole, and those that are kept of a longer log.
 WHOLE = 96 << 20

@@ -17,40 +17,40 @@ _MARK = {"failed": "✗", "stopped": "■", "no-failure": "✓", "not-sglang": "
 def diagnosis_view(found: Diagnosis) -> RenderableType:
     """A diagnosis for people."""
     style = _STYLE[found.outcome]
-    failure = found.failure
+    cause = found.cause
     verdict = Text.assemble((f"{_MARK[found.outcome]} ", style), (found.verdict, f"bold {style}"))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
-    if failure is not None:
-        table.add_row("signature", Text(failure.signature))
+    if cause is not None:
+        table.add_row("signature", Text(cause.signature))
     table.add_row("reached", Text(_timeline(found)))
-    if failure is not None and found.outcome == "failed":
-        table.add_row("cause", Text(failure.cause))
-    if failure is not None:
-        table.add_row("remedy", Text(failure.remedy))
-        if failure.reference:
-            table.add_row("reference", Text(failure.reference))
-    if recorded := found.extra.get("recorded"):
+    if cause is not None and found.outcome == "failed":
+        table.add_row("cause", Text(cause.cause))
+    if cause is not None:
+        table.add_row("remedy", Text(cause.remedy))
+        if cause.reference:
+            table.add_row("reference", Text(cause.reference))
+    if recorded := found.origin.get("recorded"):
         table.add_row("recorded", Text(f"{recorded['signature']}: {recorded['cause']}"))
-    if unit := found.extra.get("unit"):
+    if unit := found.origin.get("unit"):
         again = count_of(unit["restarts"], "restart")
         said = f"{unit['active']} ({unit['sub']}), result {unit['result'] or 'none'}, {again}"
         table.add_row("unit", Text(said))
-    if restarted := found.extra.get("restarted"):
+    if restarted := found.origin.get("restarted"):
         table.add_row("before", Text(str(restarted), style="yellow"))
-    if source := found.extra.get("source"):
+    if source := found.origin.get("source"):
         table.add_row("read", Text(str(source)))
-    if left_out := found.extra.get("left_out"):
+    if left_out := found.origin.get("left_out"):
         table.add_row("left out", Text(str(left_out), style="yellow"))
-    if unread := found.extra.get("unread"):
+    if unread := found.origin.get("unread"):
         table.add_row("not read", Text(str(unread), style="yellow"))
     if found.starts > 1:
         before = ", ".join(found.earlier)
         table.add_row("starts", Text(f"the last of {found.starts}; those before: {before}"))
     parts: list[RenderableType] = [verdict, table]
     if rows := _evidence(found):
-        parts += [Text("evidence" if failure else "last lines", style="bold"), rows]
+        parts += [Text("evidence" if cause else "last lines", style="bold"), rows]
     if found.notes:
         parts.append(Text("warnings that good launches print too", style="bold"))
         parts += [Text(f"  {note}", style="dim") for note in found.notes]
@@ -68,9 +68,9 @@ def _timeline(found: Diagnosis) -> str:
 
 
 def _evidence(found: Diagnosis) -> RenderableType | None:
-    failure = found.failure
-    if failure is not None:
-        rows = list(zip(failure.numbers, failure.evidence, strict=False))
+    cause = found.cause
+    if cause is not None:
+        rows = list(zip(cause.numbers, cause.evidence, strict=False))
     else:
         rows = [(line.number, line.text.strip()[:500]) for line in found.tail]
     if not rows:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from deployer.sglang.log.batches import parse_batch
-from deployer.sglang.log.launch_lines import RECORD, SHARDS
+from deployer.sglang.log.launch import SHARDS
+from deployer.sglang.log.record import records
 
 #: Kinds of lines that deployer reads, in SGLang 0.5.23's words.
 KINDS = (
@@ -95,10 +96,10 @@ def launch_kinds(lines: Iterable[str]) -> dict[str, list[str]]:
         for part in re.split(r"[\r\n]", line):
             if SHARDS.search(part) and "server_args=" not in part:
                 add("", "shards")
-            for head in RECORD.finditer(part if len(part) < 2000 else part[:200]):
-                rank = (head["rank"] or "").strip()
+            for head in records(part, len(part) if len(part) < 2000 else 200):
+                rank = head.rank
                 for name, regex in _KINDS:
-                    if regex.match(part, head.end()):
+                    if regex.match(part, head.end):
                         add(rank, name)
         if "" in found and "ready" in found[""]:
             break

@@ -50,6 +50,13 @@ def test_the_load_client_travels_with_nothing_but_metrics() -> None:
         assert set(names) - set(own) <= {"deployer.metrics", "deployer import metrics"}, path.name
 
 
+def test_the_reading_of_logs_stands_alone() -> None:
+    """`sglang/log` is pure knowledge of text: it imports nothing of deployer but itself."""
+    for path in (PACKAGE / "sglang" / "log").glob("*.py"):
+        modules = re.findall(r"^\s*(?:from|import) (deployer[\w.]*)", path.read_text(), re.MULTILINE)
+        assert all(module.startswith("deployer.sglang.log") for module in modules), path.name
+
+
 def test_modules_stay_a_page_or_a_few() -> None:
     for path in PACKAGE.rglob("*.py"):
         name = str(path.relative_to(PACKAGE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deployer.inspect.doctor.base import COMPARE, Answer, Fine, Hit, Theme, Unknown, try_profile
 from deployer.inspect.doctor.evidence import Evidence
-from deployer.sglang.log.reasons import reason
+from deployer.sglang.log.changed_values import reason
 from deployer.sglang.rules.base import Severity
 
 THEME = Theme("CUDA graphs")

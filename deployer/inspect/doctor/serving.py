@@ -8,8 +8,7 @@ from collections import Counter
 from deployer.deploy.model import count_of
 from deployer.inspect.doctor.base import Answer, Fine, Hit, Theme, Unknown
 from deployer.inspect.doctor.evidence import Evidence
-from deployer.sglang.log.evidence import UNKNOWN
-from deployer.sglang.log.failures import classify
+from deployer.sglang.log.failures import UNKNOWN, classify
 from deployer.sglang.log.launch_file import read_start
 from deployer.sglang.log.text import read_lines
 from deployer.sglang.log.tracebacks import tracebacks

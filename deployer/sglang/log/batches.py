@@ -1,4 +1,4 @@
-"""The scheduler's lines about batches, of all versions: ``Prefill batch`` and ``Decode batch``. Pure.
+"""The scheduler's ``Prefill batch`` and ``Decode batch`` lines, of all versions. Pure.
 
 Under pipeline parallelism every stage prints them. ``#running-req`` is the size of one micro-batch, not of all;
 ``#token``, usage, queue and throughput are the whole server's on every stage. A ``Decode batch`` line comes once every
@@ -14,10 +14,9 @@ from itertools import pairwise
 from math import gcd
 from statistics import median
 
-_HEAD = re.compile(
-    r"^(?:\[(?P<stamp>[^\]]{0,100})\] ?)?.{0,40}?\b(?P<kind>Prefill|Decode) batch(?: \[\d{1,12}\])?[.,:]? (?=[#a-z])",
-    re.ASCII,
-)
+from deployer.sglang.log.record import record_in
+
+_HEAD = re.compile(r".{0,40}?\b(?P<kind>Prefill|Decode) batch(?: \[\d{1,12}\])?[.,:]? (?=[#a-z])", re.ASCII)
 _RANK = re.compile(r"\b(PP|TP|DP)(\d{1,4})\b", re.ASCII)
 _FIELD = re.compile(
     r"(?P<name>#?[a-zA-Z][a-zA-Z _-]{0,40}(?: \(token/s\))?): (?P<value>True|False|-?\d{1,15}(?:\.\d{1,9})?)(?![\w.])",
@@ -27,11 +26,11 @@ _FIELD = re.compile(
 
 @dataclass(frozen=True)
 class Batch:
-    """One line. ``t`` is when it was read, in the caller's seconds; None is what the line does not say.
+    """One line. ``t`` is when it was read, in the caller's seconds; None stands for what the line does not say.
 
-    ``running`` is requests in this micro-batch (in a prefill line: beside the new ones); ``usage`` the share of the KV
-    pool in use, the fullest pool where there are several; ``graph`` whether a captured graph was replayed (a CPU's
-    counts as well); ``throughput`` is tokens a second of the whole server, generated or, in a prefill, read.
+    ``running`` is the number of requests in this micro-batch (in a prefill line: besides the new ones); ``usage`` the
+    share of the KV pool in use, of the fullest pool if there are several; ``graph`` whether a captured graph was
+    replayed (one on a CPU counts); ``throughput`` the whole server's tokens a second, generated or (prefill) read.
     """
 
     decode: bool
@@ -50,22 +49,23 @@ class Batch:
 
     @property
     def leading(self) -> bool:
-        """Whether it is the first stage's and rank's line: the others repeat it."""
+        """Whether the first stage and rank printed it: the others repeat it."""
         return self.pp in (None, 0) and self.tp in (None, 0)
 
 
 def parse_batch(line: str, t: float = 0.0) -> Batch | None:
-    """The batch that a log line tells of; None where it is another line. Never raises."""
+    """Return the batch that a log line reports; None if it is another line. Never raises."""
     if len(line) > 2000:
         return None
-    head = _HEAD.match(line)
+    record = record_in(line)
+    head = _HEAD.match(line, record.end if record else 0)
     if head is None:
         return None
     fields = {found["name"].strip(): found["value"] for found in _FIELD.finditer(line, head.end())}
     running = _whole(fields.get("#running-req"))
     if running is None:
         return None
-    ranks = {name: int(number) for name, number in _RANK.findall(head["stamp"] or "")}
+    ranks = {name: int(number) for name, number in _RANK.findall(record.rank if record else "")}
     usages = [
         float(value)
         for name, value in fields.items()
@@ -103,17 +103,17 @@ def _whole(value: str | None) -> int | None:
 
 
 def visible_slots(interval: int, loop_size: int) -> int:
-    """How many of a loop's micro-batches the log ever shows, if all of them are at work."""
+    """Return how many of a loop's micro-batches the log ever shows, if all of them are busy."""
     return loop_size // gcd(max(interval, 1), max(loop_size, 1))
 
 
 @dataclass(frozen=True)
 class Batches:
-    """What the leading rank's lines of some stretch of log say together."""
+    """The leading rank's batch lines of some stretch of log."""
 
     decodes: tuple[Batch, ...]
     prefills: tuple[Batch, ...]
-    #: Tokens that a result of one micro-batch brought on average, over all of them: seen and hidden. None: not known.
+    #: Tokens that one micro-batch's result brought on average over all of them, logged or not; None if unknown.
     mean_size: float | None
 
     @property
@@ -128,12 +128,12 @@ class Batches:
 
     @property
     def queued(self) -> list[int]:
-        """The lengths of the queue, as all lines tell them."""
+        """The length of the queue in every line that reports it."""
         return [batch.queued for batch in (*self.prefills, *self.decodes) if batch.queued is not None]
 
     @property
     def waiting_share(self) -> float:
-        """In which share of the decode lines requests wait; a burst that is still being admitted is none of them."""
+        """The share of decode lines in which requests wait; a burst that is still being admitted does not count."""
         waiting = [batch for batch in self.decodes if batch.queued]
         return len(waiting) / len(self.decodes) if self.decodes else 0.0
 
@@ -144,7 +144,7 @@ class Batches:
 
     @property
     def cached_share(self) -> float | None:
-        """Which share of the prompts' tokens came from the prefix cache; None without prompts worth the name."""
+        """The share of the prompts' tokens that came from the prefix cache; None if no prompt has two tokens."""
         pairs = [(batch.cached_tokens or 0, batch.new_tokens or 0) for batch in self.prefills]
         total = sum(cached + new for cached, new in pairs if cached + new > 1)
         return sum(cached for cached, new in pairs if cached + new > 1) / total if total else None

@@ -1,39 +1,57 @@
-"""What a log tells of a launch: failed and why, stopped, or neither. Pure."""
+"""The diagnosis of a log: the launch failed and why, was stopped, or neither. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
-from deployer.sglang.log.failures import STOPPED, UNKNOWN, Failure, Search, find
+from deployer.sglang.log.endings import UnitEnd
+from deployer.sglang.log.failures import STOPPED, UNKNOWN, Cause, Search, find
 from deployer.sglang.log.launch import LaunchState
 from deployer.sglang.log.launch_file import starts
+from deployer.sglang.log.other_programs import may_be_sglang, other_program
 from deployer.sglang.log.signatures import any_of, found_in, telling
-from deployer.sglang.log.strangers import ours, stranger
 from deployer.sglang.log.text import Line, without_routine
 
 #: The signature of a log without a failure.
 NONE = "none"
 #: The outcome of a log that another program wrote.
 NOT_SGLANG = "not-sglang"
-_NOTHING = "nothing in it is a server's, nor an error"
 _EVIDENCE = 4
 _EARLIER = 20
+
+
+class Origin(TypedDict, total=False):
+    """Where a log comes from and what else is known of its launch; each key is one of `diagnose --json`."""
+
+    source: str
+    #: The part of a long log, or of a damaged file, that was not read, in words.
+    left_out: str
+    unread: str
+    release: str
+    state: str | None
+    never_started: bool
+    #: The failure and the timeline that the release kept.
+    recorded: dict[str, Any]
+    recorded_timeline: list[dict[str, Any]]
+    unit: dict[str, Any]
+    kernel_messages: int
+    restarted: str
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """The verdict on the last start in a log.
 
-    ``outcome`` is ``failed``, ``stopped``, ``no-failure`` or ``not-sglang``. ``failure`` tells more about the first
-    two. ``timed``: whether the phases have times. ``start`` of ``starts`` starts in the log was looked at; ``earlier``
-    says in a word what became of those before. ``notes``: warnings that good launches print too. ``stranger``: whose
-    log it is where it is not SGLang's, if that is known.
+    ``outcome`` is ``failed``, ``stopped``, ``no-failure`` or ``not-sglang``; ``cause`` explains the first two.
+    ``timed``: whether the phases have times. ``starts`` counts the starts in the log; ``earlier`` are the signatures
+    of those before the last. ``notes``: warnings that good launches print too. ``program`` is the one that wrote a log
+    that is not SGLang's, if it was recognised.
     """
 
     outcome: str
-    failure: Failure | None
+    cause: Cause | None
     state: LaunchState
     timed: bool
     tail: tuple[Line, ...] = ()
@@ -41,111 +59,117 @@ class Diagnosis:
     earlier: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     running: bool | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    stranger: str = ""
+    origin: Origin = field(default_factory=Origin)
+    program: str = ""
 
     @property
     def verdict(self) -> str:
-        """One line."""
-        where = f"in phase {self.phase}" if self.phase else "in an unknown phase"
-        if self.failure is not None and self.outcome == "failed":
-            whose = f" on {self.failure.rank}" if self.failure.rank else ""
-            if self.failure.signature == UNKNOWN:
-                return f"failed {where}{whose}, for a reason that is not known here: {self.failure.cause}"
-            return f"failed {where}{whose}: {self.failure.cause.removesuffix(f' ({self.failure.said})')}"
-        if self.failure is not None:
-            return f"no failure: {self.failure.cause} (phase {self.phase})"
+        """The verdict in one line."""
+        cause = self.cause
+        if cause is not None and self.outcome == "failed":
+            where = f"in phase {self.phase}" if self.phase else "in an unknown phase"
+            where += f" on {cause.rank}" if cause.rank else ""
+            if cause.signature == UNKNOWN:
+                return f"failed {where}, for an unknown reason: {cause.cause}"
+            return f"failed {where}: {cause.cause.removesuffix(f' ({cause.quote})')}"
+        if cause is not None:
+            return f"no failure: {cause.cause} (phase {self.phase})"
         if self.outcome == NOT_SGLANG:
-            return (
-                f"not an SGLang log: {f'it looks like one of {self.stranger}' if self.stranger else _NOTHING}"
-            )
-        if self.extra.get("never_started"):
-            return f"no failure: this release was never started (it is {self.extra.get('state')})"
+            other = f"it looks like a log of {self.program}"
+            return f"not an SGLang log: {other if self.program else 'no line of it is from a server, or an error'}"
+        if self.origin.get("never_started"):
+            return f"no failure: this release was never started (it is {self.origin.get('state')})"
         if not self.state.last_line:
-            return "no failure in this log: it holds nothing of SGLang's"
+            return "no failure in this log: it has no output of SGLang"
+        return f"no failure in this log: {self._progress()}"
+
+    def _progress(self) -> str:
+        """How far a launch without a failure came."""
         if self.running:
-            doing = "it serves" if self.phase == "ready" else f"it is in phase {self.phase}"
-        elif self.running is None:
-            doing = "it reached readiness" if self.phase == "ready" else f"it reached phase {self.phase}"
-            doing += ", still running or the log ends there"
+            doing = "the server is ready" if self.phase == "ready" else f"it is in phase {self.phase}"
         else:
-            doing = f"it reached phase {self.phase} and ends there"
-        waiting = f"; then it waits for {self.state.waiting_for}" if self.phase != "ready" else ""
-        return f"no failure in this log: {doing}{waiting}"
+            doing = "the server became ready" if self.phase == "ready" else f"it reached phase {self.phase}"
+            ended = (
+                "the log ends there"
+                if self.running is False
+                else "it is still running, or the log ends there"
+            )
+            doing += f"; {ended}"
+        return doing + (f"; next it waits for {self.state.waiting_for}" if self.phase != "ready" else "")
 
     @property
     def phase(self) -> str | None:
         """Where it failed, else how far it came."""
-        return self.failure.phase if self.failure is not None else self.state.phase
+        return self.cause.phase if self.cause is not None else self.state.phase
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as data; the first six keys are `diagnose --json`'s contract."""
-        failure = self.failure
+        """Return the diagnosis as JSON data; the first six keys are `diagnose --json`'s contract."""
+        cause = self.cause
         return {
-            "signature": failure.signature if failure else NONE,
+            "signature": cause.signature if cause else NONE,
             "phase": self.phase,
-            "cause": failure.cause if failure else None,
-            "remedy": failure.remedy if failure else None,
-            "evidence": list(failure.evidence) if failure else [line.text[:500] for line in self.tail],
-            "reference": failure.reference if failure else None,
+            "cause": cause.cause if cause else None,
+            "remedy": cause.remedy if cause else None,
+            "evidence": list(cause.evidence) if cause else [line.text[:500] for line in self.tail],
+            "reference": cause.reference if cause else None,
             "outcome": self.outcome,
             "verdict": self.verdict,
-            "evidence_lines": list(failure.numbers) if failure else [line.number for line in self.tail],
-            "rank": failure.rank if failure else "",
+            "evidence_lines": list(cause.numbers) if cause else [line.number for line in self.tail],
+            "rank": cause.rank if cause else "",
             "reached": self.state.phase,
             "timeline": self.state.timeline if self.timed else None,
             "waiting_for": self.state.waiting_for if self.outcome == "no-failure" else None,
             "notes": list(self.notes),
             "starts": self.starts,
             "earlier": list(self.earlier),
-            **self.extra,
+            **self.origin,
         }
 
 
 def diagnose(
     lines: Sequence[Line],
-    unit: Mapping[str, Any] | None = None,
+    unit: UnitEnd | None = None,
     kernel: Sequence[Line] = (),
     *,
     running: bool | None = None,
-    extra: Mapping[str, Any] | None = None,
+    origin: Origin | None = None,
 ) -> Diagnosis:
-    """The verdict on the last start that the log holds. Never raises.
+    """Return the verdict on the last start in a log. Never raises.
 
-    ``unit`` is systemd's word, ``kernel`` the kernel's messages of that time. ``running``: whether the server is known
-    to run now (its failures then are those it survived); None: not known, as with a file.
+    ``unit`` is what systemd reports, ``kernel`` the kernel's messages of that time. ``running``: whether the server is
+    running now (its failures then are ones it survived); None if unknown, as with a file.
     """
     kept = without_routine(lines)
     runs = starts(kept)
-    here = runs[-1]
-    search = Search(here, unit, kernel)
-    failure = search.answer()
-    outcome = "no-failure" if failure is None else "stopped" if failure.signature == STOPPED else "failed"
-    whose = "" if unit or running is not None else stranger(kept)
-    if whose or (failure is None and running is None and not unit and ours(kept) is False):
-        failure, outcome = None, NOT_SGLANG
+    last = runs[-1]
+    search = Search(last, unit, kernel)
+    cause = search.answer()
+    outcome = "no-failure" if cause is None else "stopped" if cause.signature == STOPPED else "failed"
+    program = "" if unit or running is not None else other_program(kept)
+    if program or (cause is None and running is None and not unit and may_be_sglang(kept) is False):
+        cause, outcome = None, NOT_SGLANG
     return Diagnosis(
         outcome=outcome,
-        failure=failure,
+        cause=cause,
         state=search.start.state,
         timed=search.start.timed,
-        tail=tuple([line for line in here if line.text.strip() and not line.piece][-_EVIDENCE:]),
+        tail=tuple([line for line in last if line.text.strip() and not line.piece][-_EVIDENCE:]),
         starts=len(runs),
-        earlier=tuple(_word(run) for run in runs[-1 - _EARLIER : -1]),
-        notes=tuple(_notes(here)),
+        earlier=tuple(_signature(run) for run in runs[-1 - _EARLIER : -1]),
+        notes=tuple(_notes(last)),
         running=running,
-        extra=dict(extra or {}),
-        stranger=whose,
+        origin=origin or {},
+        program=program,
     )
 
 
-def _word(run: Sequence[Line]) -> str:
-    failure = find(run)
-    return failure.signature if failure else NONE
+def _signature(run: Sequence[Line]) -> str:
+    cause = find(run)
+    return cause.signature if cause else NONE
 
 
 def _notes(lines: Sequence[Line]) -> list[str]:
-    """The warnings in a log that are known to be harmless, each once, with the first line that has it."""
+    """Return the warnings in a log that are known to be harmless, each once, with the first line that has it."""
     quick, notes = any_of("warning"), dict[str, str]()
     for line in lines:
         if not telling(line.text) or not quick.search(line.text, 0, 2000):

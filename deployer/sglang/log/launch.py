@@ -1,35 +1,17 @@
-"""How far a launch is, read from the server's log. Pure: text in, `LaunchState` out.
+"""How far a launch is, read from the server's log, in the dialects from SGLang 0.4 to 0.5.23. Pure.
 
 Two dialects are known, that of SGLang up to 0.5.12 and that of 0.5.23; they may be mixed, and any line may be
-missing. Ranks log side by side, progress bars have no prefix, arrive in pieces that end in a carriage return, and
-may be glued to each other and to the next record. Nothing a server can print raises here, and the phase never
-goes back.
+missing. Ranks log side by side; progress bars have no prefix, arrive in pieces that end in a carriage return, and
+may be glued to each other and to the next record. Nothing a server prints raises here, and the phase never goes back.
 """
 
 from __future__ import annotations
 
-import codecs
 import math
 import re
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
-from deployer.sglang.log.launch_lines import (
-    BATCH,
-    BEGIN_CAPTURE,
-    CAPTURE,
-    CAPTURE_SIZES,
-    COLOUR,
-    END_CAPTURE,
-    LIMITS,
-    NUMBER,
-    PLAIN_BAR,
-    RECORD,
-    SHARDS,
-    SIZES,
-    UVICORN,
-)
 from deployer.sglang.log.launch_state import (
     ORDER,
     PHASES,
@@ -40,6 +22,8 @@ from deployer.sglang.log.launch_state import (
     finish_timeline,
     noteworthy,
 )
+from deployer.sglang.log.record import records
+from deployer.sglang.log.text import COLOUR
 
 __all__ = [
     "PHASES",
@@ -52,7 +36,33 @@ __all__ = [
     "noteworthy",
 ]
 
-#: More ranks than any machine has: what else looks like one is left out.
+#: The lines of a launch. Every expression is bounded: a line of a megabyte is read in linear time.
+_UVICORN = re.compile(r"INFO: {1,8}(Started server process|Uvicorn running on)", re.ASCII)
+SHARDS = re.compile(
+    r"[Ll]oading [\w .-]{0,60}?(?:shards|files|[Ll]oader|[Ss]treamer):\s{1,8}\d{1,3}% (?:Completed )?(?:\| ?)?"
+    r"(\d{1,6})/(\d{1,6}) \[",
+    re.ASCII,
+)
+_CAPTURE = re.compile(
+    r"(?:Capturing|Compiling) [\w ]{1,24}? \((?:(?:bs|num_tokens)=(\d{1,9}))?"
+    r" ?(?:avail_mem=([\d.]{1,12}) GB)?[^)\r\n]{0,40}\):"
+    r"\s{1,8}\d{1,3}%\|[^|\r\n]{0,200}\| (\d{1,6})/(\d{1,6}) \[",
+    re.ASCII,
+)
+#: A bar without a name, as old versions draw while they capture.
+_PLAIN_BAR = re.compile(r"\s{0,4}\d{1,3}%\|[^|\r\n]{0,200}\| (\d{1,6})/(\d{1,6}) \[", re.ASCII)
+_BEGIN_CAPTURE = re.compile(
+    r"Capture [\w ()-]{0,60}?graphs? begin\b(?:.{0,400}?avail mem=([\d.]{1,12}) GB)?",
+    re.ASCII | re.IGNORECASE,
+)
+_END_CAPTURE = re.compile(r"Capture [\w ()-]{0,60}?graphs? end\b", re.ASCII | re.IGNORECASE)
+_CAPTURE_SIZES = re.compile(r"Capture cuda graph (?:bs|num tokens) \[([\d, ]{1,20000})\]", re.ASCII)
+#: What a scheduler says of its work; the second group is there where other requests run at the same time.
+_BATCH = re.compile(r"(Decode|Prefill) batch\b(?:.{0,400}?#running-req: ([1-9]))?", re.ASCII)
+_LIMITS = re.compile(r"\b(\w{1,40})=(-?\d{1,15}(?:\.\d{1,6})?)", re.ASCII)
+_NUMBER = re.compile(r"(-?\d{1,12}(?:\.\d{1,6})?)", re.ASCII)
+_SIZES = re.compile(r"['\"]?\b(tp_size|pp_size|dp_size|ep_size)['\"]?\s?[=:]\s?(\d{1,5})\b", re.ASCII)
+#: More ranks than any machine has: whatever else looks like one is ignored.
 _MAX_RANKS = 4096
 
 
@@ -81,7 +91,7 @@ class _Rank:
 
 @dataclass
 class LaunchLog:
-    """Reads a launch log as it comes; `state` tells how far it is."""
+    """Reads a launch log line by line; `state` is how far the launch has come."""
 
     _ranks: dict[str, _Rank] = field(default_factory=dict)
     _starts: dict[str, float] = field(default_factory=lambda: {"launch": 0.0})
@@ -90,16 +100,12 @@ class LaunchLog:
     _dialect: str | None = None
     _last_line: str = ""
     _t: float = 0.0
-    _tail: list[str] = field(default_factory=list)
     _moved: dict[str, _Rank] = field(default_factory=dict)
-    _decoder: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
-    )
 
     def feed(self, text: str, t: float, piece: bool = False) -> None:
-        """One line, or (``piece``) one part of a line that ended in a carriage return, seen at ``t`` seconds.
+        """Read one line seen at ``t`` seconds, or (``piece``) a part of one that ended in a carriage return.
 
-        ``piece`` makes no difference to what is understood: bars are found wherever they stand.
+        Both are read alike: bars are found wherever they stand.
         """
         del piece
         if math.isfinite(t):
@@ -110,39 +116,25 @@ class LaunchLog:
         for part in re.split(r"[\r\n]", text):
             self._part(part)
 
-    def feed_stream(self, chunk: bytes | str, t: float) -> None:
-        """A part of the raw stream, cut anywhere. What follows the last line end waits for the next part."""
-        text = self._decoder.decode(chunk) if isinstance(chunk, bytes) else chunk
-        first, *parts = re.split(r"[\r\n]", text)
-        self._tail.append(first)
-        if parts:
-            self.feed("\n".join(["".join(self._tail), *parts[:-1]]), t)
-            self._tail = [parts[-1]]
-
     def reached(self, phase: str, t: float) -> None:
-        """Another witness has seen the launch in ``phase`` at ``t`` seconds (the log may come late)."""
+        """Note that the launch was in ``phase`` at ``t`` seconds by another witness (the log may lag behind)."""
         if math.isfinite(t):
             self._t = max(self._t, t)
         self._advance(phase)
 
     @property
     def phase(self) -> str:
-        """The phase by now."""
+        """The current phase."""
         return self._phase
 
     def moved(self) -> list[tuple[str, str, bool]]:
-        """The ranks that came further since this was last asked: name, phase, whether its weights are there."""
+        """Return the ranks that advanced since the last call: name, phase, whether the weights are loaded."""
         names, self._moved = self._moved, {}
         return [(name, rank.phase, rank.loaded) for name, rank in names.items()]
 
-    def finish(self) -> None:
-        """The stream has ended: what is left of it is a line."""
-        self.feed("".join(self._tail) + self._decoder.decode(b"", final=True), self._t)
-        self._tail = []
-
     @property
     def state(self) -> LaunchState:
-        """How far the launch is by now."""
+        """How far the launch has come."""
         starts = list(self._starts.items())
         ends = [start for _, start in starts[1:]] + [max(self._t, starts[-1][1])]
         return LaunchState(
@@ -167,20 +159,18 @@ class LaunchLog:
         if noteworthy(text):
             self._last_line = text.strip()[:400]
         if self._phase == PHASES[-1]:
-            return  # it serves: what follows is no launch any more, and may be long
-        heads = list(RECORD.finditer(text))
-        for head, following in pairwise([*heads, None]):
-            assert head is not None
-            message = text[head.end() : following.start() if following else len(text)]
-            rank = head["rank"] or head["old"] or head["bare"] or ""
-            self._record(" ".join(rank.split()), message.strip())
+            return  # it serves: what follows is not part of the launch, and may be long
+        heads = list(records(text))
+        ends = [*(head.start for head in heads[1:]), len(text)]
+        for head, end in zip(heads, ends, strict=False):
+            self._record(head.rank, text[head.end : end].strip())
         if not heads:
             self._uvicorn(text)
         if "server_args=" not in text:
             self._bars(text)
 
     def _uvicorn(self, text: str) -> None:
-        if found := UVICORN.search(text, 0, 400):
+        if found := _UVICORN.search(text, 0, 400):
             self._advance("http-up")
             if found[1].startswith("Uvicorn"):
                 self._advance("warm-up")
@@ -206,89 +196,79 @@ class LaunchLog:
             rank.loaded = loaded
             self._moved[rank.name] = rank
 
+    def _reach(self, name: str, phase: str) -> _Rank:
+        """Bring a rank, and with it the launch, into a phase."""
+        self._advance(phase)
+        return self._rank(name, phase)
+
     def _record(self, rank: str, message: str) -> None:
-        if message.startswith(("Init torch distributed begin", "Init parallel begin")):
+        if message.startswith(("Init torch distributed ", "Init parallel ")):
             self._speaks("0.5.12" if "torch" in message else "0.5.23")
-            self._rank(rank, "dist-init")
-            self._advance("dist-init")
-        elif message.startswith(("Init torch distributed ends", "Init parallel ends")):
-            self._speaks("0.5.12" if "torch" in message else "0.5.23")
-            self._rank(rank, "dist-init").joined = True
-            self._advance("dist-init")
-        elif message.startswith("Load weight begin"):
-            one = self._rank(rank, "load")
+            one = self._reach(rank, "dist-init")
+            one.joined = one.joined or message.startswith(
+                ("Init torch distributed ends", "Init parallel ends")
+            )
+        elif message.startswith(("Load weight begin", "Load weight end")):
+            one = self._reach(rank, "load")
             one.joined = True
-            self._loaded(one, False)
-            self._advance("load")
-        elif message.startswith("Load weight end"):
-            one = self._rank(rank, "load")
-            one.joined = True
-            self._loaded(one, True)
+            self._loaded(one, message.startswith("Load weight end"))
             self._figure("weights_gb", message, "mem usage=")
-            self._advance("load")
             if all(other.loaded for other in self._ranks.values()):
                 self._advance("kv-pool")
         elif message.startswith("KV Cache is allocated"):
-            self._loaded(self._rank(rank, "kv-pool"), True)
+            self._loaded(self._reach(rank, "kv-pool"), True)
             self._figure("kv_tokens", message, "#tokens: ")
-            self._advance("kv-pool")
         elif message.startswith("Memory pool end"):
-            self._rank(rank, "kv-pool")
+            self._reach(rank, "kv-pool")
             self._figure("free_after_kv_gb", message, "avail mem=")
-            self._advance("kv-pool")
-        elif begun := BEGIN_CAPTURE.match(message):
-            one = self._rank(rank, "capture")
+        elif begun := _BEGIN_CAPTURE.match(message):
+            one = self._reach(rank, "capture")
             one.capturing, one.captures, one.batch_size = True, None, None
             one.free_gb = _float(begun[1])
-            self._advance("capture")
-        elif sizes := CAPTURE_SIZES.match(message):
-            one = self._rank(rank, "capture")
-            if one.captures is None:
-                one.captures = Count(0, sizes[1].count(",") + 1)
-            self._advance("capture")
-        elif END_CAPTURE.match(message):
-            one = self._rank(rank, "capture")
+        elif sizes := _CAPTURE_SIZES.match(message):
+            one = self._reach(rank, "capture")
+            one.captures = one.captures or Count(0, sizes[1].count(",") + 1)
+        elif _END_CAPTURE.match(message):
+            one = self._reach(rank, "capture")
             one.capturing, one.batch_size = False, None
             if one.captures:
                 one.captures = Count(one.captures.total, one.captures.total)
             self._figure("free_after_capture_gb", message, "avail mem=")
-            self._advance("capture")
         elif message.startswith("max_total_num_tokens="):
-            for name, value in LIMITS.findall(message):
+            for name, value in _LIMITS.findall(message):
                 self._values[name] = float(value) if "." in value else int(value)
         elif message.startswith("sglang is using nccl=="):
             self._values["nccl"] = message.partition("==")[2].split(" ")[0][:20]
         elif message.startswith("server_args="):
             self._speaks("0.5.23" if message.startswith("server_args={") else "0.5.12")
-            for name, value in SIZES.findall(message):
+            for name, value in _SIZES.findall(message):
                 self._values.setdefault(name, int(value))
         elif message.startswith("The server is fired up and ready to roll"):
             self._advance("ready")
         elif message.startswith("INFO:"):
             self._uvicorn(message)
-        elif self._phase == PHASES[0] and self._dialect is None and (batch := BATCH.match(message)):
-            # The log begins after the launch did: only its own first request runs alone and is not decoded for long.
+        elif self._phase == PHASES[0] and self._dialect is None and (batch := _BATCH.match(message)):
+            # The log begins after the launch did: only the server's own first request runs alone and decodes little.
             self._advance("ready" if batch[1] == "Decode" or batch[2] else "warm-up")
 
     def _bars(self, text: str) -> None:
         for bar in SHARDS.finditer(text):
             count = Count(int(bar[1]), int(bar[2]))
             name = min(self._ranks, key=lambda name: _rank_key((name, self._ranks[name])), default="")
-            one = self._rank(name, "load")
+            one = self._reach(name, "load")
             if one.shards is None or count.total != one.shards.total or count.done >= one.shards.done:
                 one.shards = count
-            self._advance("load")
         named = False
-        for bar in CAPTURE.finditer(text):
+        for bar in _CAPTURE.finditer(text):
             named = True
             self._capture_bar(int(bar[1] or 0), _float(bar[2]), Count(int(bar[3]), int(bar[4])))
             self._advance("capture")
-        plain = None if named else PLAIN_BAR.match(text)
+        plain = None if named else _PLAIN_BAR.match(text)
         if plain and any(one.capturing for one in self._ranks.values()):
             self._capture_bar(0, None, Count(int(plain[1]), int(plain[2])))
 
     def _capture_bar(self, size: int, free_gb: float | None, count: Count) -> None:
-        """Bars do not say whose they are: the free memory they show tells; where it cannot, who is behind."""
+        """Bars do not name their rank: the free memory they show identifies it, or else which rank lags behind."""
         ranks = [rank for rank in self._ranks.values() if rank.capturing and rank.draws()]
         if not ranks:
             ranks = [self._rank(min(self._ranks, default=""), "capture")]
@@ -311,7 +291,7 @@ class LaunchLog:
         self._dialect = self._dialect or dialect
 
     def _figure(self, name: str, message: str, before: str) -> None:
-        found = NUMBER.match(message.partition(before)[2])
+        found = _NUMBER.match(message.partition(before)[2])
         if found:
             self._values[name] = float(found[1]) if "." in found[1] else int(found[1])
 

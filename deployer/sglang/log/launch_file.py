@@ -1,4 +1,4 @@
-"""A launch read from a log that was kept: which starts it holds, when each phase was by the log's own times. Pure."""
+"""A launch read from a stored log: which starts it holds, and when each phase was by the log's own times. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deployer.sglang.log.launch import PHASES, LaunchLog, LaunchState, noteworthy
-from deployer.sglang.log.text import RANKS, Line, second
+from deployer.sglang.log.record import records
+from deployer.sglang.log.text import Line
 from deployer.sglang.log.tracebacks import HEAD
 
 CONSEQUENCE = re.compile(
@@ -21,16 +22,12 @@ _ARGS = re.compile(r"\bserver_args=(?:ServerArgs\(|\{)")
 _ENDED = re.compile(
     r"Uvicorn running on|SIGTERM received|Shutting down|error: (?:argument|unrecognized|ambiguous)"
 )
-_STAMP = re.compile(
-    rf"\[(?P<day>\d{{4}}-\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<part>[.,]\d{{1,6}})?{RANKS}\]",
-    re.ASCII,
-)
-#: A clock without a year that goes back by more than this has passed a New Year.
+#: A clock without a year that goes back by more than this has passed New Year.
 _HALF_A_YEAR = 182 * 86400.0
 
 
 def starts(lines: Sequence[Line]) -> list[list[Line]]:
-    """The starts of the server that a log holds, in order (a unit that was restarted, a file that was appended to)."""
+    """Return the server's starts in a log, in order (of a unit that was restarted, or a file that was appended to)."""
     found: list[list[Line]] = [[]]
     seen_args = ended = spoke = False
     for line in lines:
@@ -50,7 +47,7 @@ def starts(lines: Sequence[Line]) -> list[list[Line]]:
     if len(found) > 1 and not spoke and not any(_UNIT_END.search(line.text) for line in found[-1]):
         found[-2:] = [
             found[-2] + found[-1]
-        ]  # it has only just begun: what there is to tell is of the one before
+        ]  # it has only just begun: there is nothing to diagnose but the one before
     return found
 
 
@@ -60,11 +57,11 @@ def _begins(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Start:
-    """One start as its log tells it.
+    """One start as its log shows it.
 
-    ``state``: how far it came. ``timed``: whether its spans are times (the log may have none; all are zero then).
-    ``marks``: with which of the lines (their positions) the launch came into which phase; ``ranks``: the same of each
-    rank, and whether its weights were there from then on.
+    ``state``: how far it came. ``timed``: whether the log has times; without any, all spans are zero. ``marks``: the
+    position of the line with which the launch entered each phase; ``ranks``: the same for each rank, and whether its
+    weights were loaded from then on.
     """
 
     state: LaunchState
@@ -73,19 +70,19 @@ class Start:
     ranks: Mapping[str, Sequence[tuple[int, str, bool]]]
 
     def phase_before(self, position: float) -> str:
-        """How far the launch was before a line."""
+        """Return how far the launch was before a line."""
         end = bisect_left(self.marks, position, key=lambda mark: mark[0])
         return self.marks[end - 1][1] if end else PHASES[0]
 
     def rank_before(self, position: float, rank: str) -> tuple[str, bool]:
-        """How far a rank was before a line, and whether its weights were there."""
+        """Return how far a rank was before a line, and whether its weights were loaded."""
         marks = self.ranks.get(rank, ())
         end = bisect_left(marks, position, key=lambda mark: mark[0])
         return marks[end - 1][1:] if end else (PHASES[0], False)
 
 
 def read_start(lines: Sequence[Line]) -> Start:
-    """How one start went. Once it serves its lines tell nothing of it any more, and are not looked at."""
+    """Read one start. Lines after the server is ready say nothing about it and are skipped."""
     log, clock = LaunchLog(), _Clock(lines)
     marks: list[tuple[int, str]] = []
     ranks: dict[str, list[tuple[int, str, bool]]] = {}
@@ -112,7 +109,7 @@ def _end(lines: Sequence[Line], log: LaunchLog, clock: _Clock) -> None:
 
 
 class _Clock:
-    """Seconds since the start, from what stands in front of most lines, else from SGLang's own records; never mixed."""
+    """Seconds since the start: by the times in front of the lines if most have one, else by SGLang's own."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         stamped = sum(line.stamp is not None for line in lines)
@@ -124,7 +121,7 @@ class _Clock:
         self.ticks = first is not None
 
     def at(self, line: Line) -> float:
-        """The time of a line; where it has none, that of the line before. Never goes back."""
+        """Return the time of a line, or of the line before if it has none. Never goes back."""
         stamp = self._read(line)
         if stamp is not None:
             t = stamp - self._zero
@@ -138,11 +135,5 @@ class _Clock:
 
 
 def own_stamp(text: str) -> float | None:
-    """The time of the first record in a line, in seconds (SGLang writes local time, whose zone is not known)."""
-    found = _STAMP.search(text, 0, 2000)
-    if found is None:
-        return None
-    whole = second(found["day"], found["clock"])
-    if whole is None or not found["part"]:
-        return whole
-    return whole + float("0" + found["part"].replace(",", "."))
+    """Return the time of the first dated record in a line, in seconds (SGLang writes local time without a zone)."""
+    return next((record.time for record in records(text, 2000) if record.dated), None)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
-
-from deployer.sglang.log.launch_lines import PROBE
 
 #: The phases of a launch, in order.
 PHASES = ("launch", "dist-init", "load", "kv-pool", "capture", "http-up", "warm-up", "ready")
 ORDER = {name: index for index, name in enumerate(PHASES)}
+_PROBE = re.compile(r'"GET /(?:health|health_generate|ready|ping)\b[^"]{0,200}" \d{3}')
 
 
 @dataclass(frozen=True)
 class Count:
-    """So many of so many."""
+    """Progress as done/total."""
 
     done: int
     total: int
@@ -37,10 +37,10 @@ class Span:
 
 @dataclass(frozen=True)
 class RankProgress:
-    """How far one rank is. ``rank`` is the log's name for it (``PP1 TP0``), empty where there is only one.
+    """How far one rank is. ``rank`` is its name in the log (``PP1 TP0``), empty if there is only one.
 
-    ``batch_size`` is the size being captured, ``loaded`` whether its weights are there. Shard counts are drawn by the
-    first rank only, captures by the first tensor-parallel rank of each stage only; the others have None.
+    ``batch_size`` is the size being captured, ``loaded`` whether the weights are loaded. Only the first rank counts
+    shards, and only the first tensor parallel rank of each stage counts captures; the others have None.
     """
 
     rank: str
@@ -53,7 +53,7 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class LaunchState:
-    """What the log has told so far. ``values`` are figures read off it (tokens, GB, versions)."""
+    """What the log has shown so far. ``values`` are figures read from it (tokens, GB, versions)."""
 
     phase: str
     ranks: tuple[RankProgress, ...]
@@ -66,28 +66,28 @@ class LaunchState:
 
     @property
     def timeline(self) -> list[dict[str, Any]]:
-        """The phases so far as ``{name, seconds}``."""
+        """The phases so far, each with its seconds."""
         return [span.as_dict() for span in self.spans]
 
     @property
     def shards(self) -> Count | None:
-        """Weight shards read, as the rank that draws the bar counts them."""
+        """Weight shards read, by the count of the rank that draws the bar."""
         return next((rank.shards for rank in self.ranks if rank.shards is not None), None)
 
     @property
     def captures(self) -> Count | None:
-        """Captures done by the slowest rank that draws a bar."""
+        """Captures finished by the slowest rank that draws a bar."""
         counts = [rank.captures for rank in self.ranks if rank.captures is not None]
         return min(counts, key=lambda count: count.done / max(count.total, 1), default=None)
 
 
 def noteworthy(text: str) -> bool:
-    """Whether a line tells of progress: not empty, and not the server's record of our own health probes."""
-    return bool(text.strip()) and not PROBE.search(text)
+    """Return whether a line shows progress: not empty, and not the server's record of our own health probes."""
+    return bool(text.strip()) and not _PROBE.search(text)
 
 
 def finish_timeline(state: LaunchState, end: float) -> list[dict[str, Any]]:
-    """The timeline with its last phase ended at ``end`` (seconds since the start): it sums up to ``end``."""
+    """Return the timeline with its last phase ended at ``end`` seconds since the start: it sums up to ``end``."""
     spans = list(state.spans)
     last = spans[-1]
     spans[-1] = Span(last.name, last.start, max(0.0, end - last.start))

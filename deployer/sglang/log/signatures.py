@@ -1,18 +1,19 @@
-"""The known ways in which a launch fails: data (``data/failures.json``), read once. Pure.
+"""The known ways in which a launch fails: data (``data/failures.json``), and the cause found by them. Pure.
 
-``where`` says in what a signature is looked for and what it is worth:
+``where`` says what a signature is matched against, and how much a match proves:
 
 * ``line``: any line; proof by itself.
 * ``exception``: what a traceback raised; with ``frames`` its frames must match as well, with ``raised`` the frame that
   raised the root cause (file, function, line of code).
-* ``secondary``: a consequence (a lost peer, a watchdog); believed only where nothing better is there, and not if
+* ``secondary``: a consequence (a lost peer, a watchdog); the cause only if there is nothing better, and not if
   ``cured_by`` matches a later line.
 * ``kernel``: the kernel's or systemd's messages.
 * ``stall``: what the log shows when nothing moves any more.
 * ``warning``: good launches print it too; never a cause, shown as a note.
-* ``quiet``: known, but leaves nothing in a log; only the documentation lists it.
+* ``quiet``: known, but leaves no trace in a log; only the documentation lists it.
 
-A ``generic`` one names the kind of failure only; a more telling line near it, or the kernel's word, wins over it.
+A ``generic`` one only names the kind of failure; a more specific line near it, or the kernel's messages, win over it.
+Several forms may share an id; a form without texts of its own has those of the first one.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
+from typing import Any
 
+UNKNOWN = "unknown"
+STOPPED = "stopped"
 WHERE = ("line", "exception", "secondary", "kernel", "stall", "warning", "quiet")
 
 
 @dataclass(frozen=True)
 class Signature:
-    """One known way to fail; several forms may share an ``id``. ``phase`` is where it usually happens, if anywhere."""
+    """One form of a known failure. ``phase`` is where it usually happens; None if it can happen anywhere."""
 
     id: str
     phase: str | None
@@ -44,24 +48,48 @@ class Signature:
 
     @property
     def reference(self) -> str | None:
-        """Where more is written about it."""
+        """Where to read more about it."""
         return self.refs[0] if self.refs else None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a launch failed: the signature (or `UNKNOWN`), the launch phase, and cause and remedy in words.
+
+    ``evidence`` are the log lines that prove it, ``numbers`` their positions in the log (from 1; 0: elsewhere),
+    ``reference`` is where to read more. ``rank`` is whose failure it is; ``quote`` is the log's own message, which is
+    part of ``cause``, in brackets.
+    """
+
+    signature: str
+    phase: str | None
+    cause: str
+    remedy: str
+    evidence: tuple[str, ...]
+    reference: str | None
+    numbers: tuple[int, ...] = ()
+    rank: str = ""
+    quote: str = ""
 
 
 @cache
 def signatures() -> tuple[Signature, ...]:
-    """All known signatures; within one ``where`` the most telling first."""
+    """Return all known signatures; within one ``where`` the most specific first."""
     data = json.loads((files("deployer.sglang") / "data" / "failures.json").read_text("utf-8"))
+    first: dict[str, dict[str, Any]] = {}
+    for item in data:
+        base = first.setdefault(item["id"], item)
+        item.update({key: base[key] for key in ("phase", "cause", "remedy", "refs") if key not in item})
     return tuple(
         Signature(
             id=item["id"],
             phase=item["phase"],
             where=item["where"],
             regex=re.compile(item["regex"]),
-            frames=re.compile(item["frames"]) if "frames" in item else None,
-            raised=re.compile(item["raised"]) if "raised" in item else None,
+            frames=_optional(item.get("frames")),
+            raised=_optional(item.get("raised")),
             generic=bool(item.get("generic")),
-            cured_by=re.compile(item["cured_by"]) if "cured_by" in item else None,
+            cured_by=_optional(item.get("cured_by")),
             cause=item["cause"],
             remedy=item["remedy"],
             refs=tuple(item["refs"]),
@@ -70,19 +98,23 @@ def signatures() -> tuple[Signature, ...]:
     )
 
 
+def _optional(pattern: str | None) -> re.Pattern[str] | None:
+    return None if pattern is None else re.compile(pattern)
+
+
 @cache
 def found_in(where: str) -> tuple[Signature, ...]:
-    """The signatures that are looked for in ``where``."""
+    """Return the signatures that are matched against ``where``."""
     return tuple(one for one in signatures() if one.where == where)
 
 
 @cache
 def any_of(where: str) -> re.Pattern[str]:
-    """One expression that matches where any signature of ``where`` does: a quick first look."""
+    """Return one expression that matches if any signature of ``where`` does: a quick first look."""
     return re.compile("|".join(f"(?:{one.regex.pattern})" for one in found_in(where)))
 
 
-#: What is in every line that a line signature, a consequence, a warning or an end can be in: a quick first look.
+#: One of these words is in every line that a signature, a consequence, a warning or a stop can be in.
 _WORDS = (
     "err", "fail", "crit", "exit", "dead", "died", "kill", "abort", "terminat", "crash", "dump", "segf",
     "segment", "bus ", "assert", "timeout", "timed out", "watchdog", "connect", "peer", "pipe", "recv",
@@ -92,13 +124,13 @@ _WORDS = (
 )  # fmt: skip
 
 
-#: No word has a digit, so lines that differ in numbers only are looked at once: most lines of a long log do.
+#: No word has a digit, so lines that differ only in numbers (most lines of a long log) are searched once.
 _NUMBERS = str.maketrans("123456789", "000000000")
 _SHORT = 400
 
 
 def telling(text: str) -> bool:
-    """Whether a line can tell of a failure, a stop or a warning at all."""
+    """Return whether a line can show a failure, a stop or a warning at all."""
     return _telling(text.translate(_NUMBERS)) if len(text) <= _SHORT else _has_word(text)
 
 
@@ -110,7 +142,7 @@ def _has_word(text: str) -> bool:
 _telling = lru_cache(maxsize=1 << 14)(_has_word)
 
 
-#: Proof by a single line that a launch has failed, while it is still being watched. None is in a good launch's log.
+#: Expressions for single lines, each certain proof that a launch being watched has failed; no good launch prints one.
 FATAL_LINES = (
     r"hit an exception: Traceback \(most recent call last\)",
     r"\[Errno \d+\] error while attempting to bind on address",

@@ -1,4 +1,4 @@
-"""Python tracebacks in a log: of several ranks, chained, interleaved, cut short, without indentation. Pure."""
+"""Python tracebacks in a log: of several ranks, chained, interleaved, cut short, or without indentation. Pure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from deployer.sglang.log.text import BARE_RANKS, LEVEL, RANKS, Line
+from deployer.sglang.log.record import message_of, rank_of, record_in
+from deployer.sglang.log.text import Line
 
 HEAD = "Traceback (most recent call last):"
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-#: A record of SGLang's: its time, the rank, and what follows.
-RECORD = re.compile(
-    r"\[(?:(?P<day>(?:\d{4}-)?\d\d-\d\d) )?(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,6}))?"
-    rf"(?P<rank>{RANKS})\] ?{LEVEL}",
-    re.ASCII,
-)
-_BARE_RANK = re.compile(rf"\[(?P<rank>{BARE_RANKS})\] ?", re.ASCII)
-#: How a line begins that a progress bar was drawn on.
-_BAR = re.compile(r"[^\[\r\n]{0,200}\d%(?:\|| Completed \|| )", re.ASCII)
 _FRAME = re.compile(r'\s*File "[^"]{1,400}", line \d{1,7}')
 #: A frame of a traceback whose head is missing (faulthandler's dumps have no comma; native frames
 #: name no Python file).
@@ -37,54 +29,54 @@ _ERROR_NAME = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|OutOfResources|NotFound|Failed|Failure|Group|Cancelled)\b)",
     re.ASCII,
 )
-#: Said before a traceback that only was logged: its process went on.
+#: Printed before a traceback that was only logged: its process went on.
 _HARMLESS = re.compile(
     r"Exception ignored (?:in|on)|Exception in ASGI application|Task exception was never retrieved|Ignore import error"
     r"|Exception in callback|Unhandled exception in event loop|Error in (?:atexit|sys\.excepthook)|UserWarning"
     r"|--- Logging error"
 )
-#: An exception with what it says, alone on its line.
+#: An exception with its message, alone on its line.
 _BARE = re.compile(r"[A-Za-z_][\w.]{1,150}: ?\S", re.ASCII)
 _DOTTED = re.compile(r"(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{1,80}: \S", re.ASCII)
-#: What is printed behind an exception and is no part of what it says.
+#: What is printed after an exception and is not part of its message.
 _BEHIND = re.compile(
     r"(?:\[\.\.\.\] ?)?(?:Received sigquit|SIGQUIT received|(?:RuntimeError: )?Rank \d{1,5} scheduler )|Killed$"
     r"|Possible solutions:$"
 )
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTE|note|warning|error)\b")
 _NATIVE = re.compile(r"\s*what\(\):")
-#: So many lines of somebody else may stand between the lines of a traceback.
+#: Lines of other processes that may stand between the lines of a traceback.
 _PATIENCE = 200
 _MESSAGE_LINES = 60
-#: Of an exception's message so many lines belong to its summary; a compiler's output may be longer.
+#: Lines of an exception's message that make its summary; a compiler's output may be longer.
 _SUMMARY_LINES = 12
 
 
 @dataclass
 class Trace:
-    """One traceback with what it is chained to.
+    """One traceback with those it is chained to.
 
-    ``errors`` are its exceptions, the root cause first, each in one line; ``text`` is all of it. ``fatal``: it ended
-    its process (not one that was only logged). ``rank``: who it says it is (``PP0 TP1``; empty where nobody).
+    ``errors`` are its exceptions, the root cause first, one line each; ``text`` is all of it. ``fatal``: it ended its
+    process (it was not merely logged). ``rank``: whose it is by its own prefix (``PP0 TP1``), empty without one.
     """
 
     first: int
     last: int
     rank: str
     fatal: bool
-    #: Positions of what shows it best: its head, the frames that raised, the errors.
+    #: Positions of the lines that show it best: its head, the frames that raised, the errors.
     shown: list[int] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    #: For each of ``errors`` the frame that raised it, with its line of code.
+    #: For each of ``errors``, the frame that raised it with its line of code.
     places: list[str] = field(default_factory=list)
-    #: Its head says in so many words that a process ends (a bare head may be of something that was survived).
+    #: Its head says explicitly that a process ends (a bare head may belong to something the process survived).
     explicit: bool = False
     #: The last frame that was read.
     deepest: str = ""
-    #: Who printed it, by what stands in front of its lines.
+    #: The process or rank that printed it, by what stands in front of its lines.
     who: str = ""
-    _said: list[str] = field(default_factory=list)
+    _message_lines: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -92,23 +84,23 @@ class Trace:
 
     @property
     def origin(self) -> str:
-        """The frame that raised the root cause: its file, its function, its line of code."""
+        """The frame that raised the root cause: file, function, line of code."""
         return self.places[0] if self.places else ""
 
     @property
     def messages(self) -> str:
-        """What was raised, the root cause first."""
+        """The exceptions, the root cause first."""
         return "\n".join(self.errors)
 
     @property
-    def said(self) -> str:
-        """All that the exceptions said, first each as one line, then as it stands in the log."""
-        return "\n".join((*self.errors, *self._said))
+    def full_messages(self) -> str:
+        """The exceptions' whole messages: first one line each, then as they stand in the log."""
+        return "\n".join((*self.errors, *self._message_lines))
 
 
 @dataclass
 class _Open:
-    """A traceback that is being read. ``error``: the position of what it raised, once that is known."""
+    """A traceback that is being read. ``error``: the position of its exception, once that was seen."""
 
     trace: Trace
     patience: int = _PATIENCE
@@ -116,12 +108,12 @@ class _Open:
     frame: int | None = None
     error: int | None = None
     message: list[str] = field(default_factory=list)
-    told: bool = False
+    complete: bool = False
     place: str = ""
 
 
 def tracebacks(lines: Sequence[Line]) -> list[Trace]:
-    """Every traceback in the log, in the order of their heads; and what native code said as it gave up."""
+    """Return every traceback in the log, in the order of their heads, and what native code printed as it aborted."""
     found: list[Trace] = []
     open_: list[_Open] = []
     for index, line in enumerate(lines):
@@ -151,12 +143,12 @@ def tracebacks(lines: Sequence[Line]) -> list[Trace]:
 
 
 def _of(open_: list[_Open], who: str) -> list[_Open]:
-    """The tracebacks that a line of ``who`` can belong to: its own, where it says whose it is."""
+    """Return the tracebacks that a line of ``who`` can belong to: all of them if the line does not say whose it is."""
     return [one for one in open_ if one.trace.who == who] if who else open_
 
 
 def bare_errors(lines: Sequence[Line], known: Sequence[Trace]) -> list[Trace]:
-    """Exceptions whose traceback has no head: of a log of which only the end, or only the errors, were kept."""
+    """Return exceptions whose traceback has no head: only the end of the log, or only its errors, were kept."""
     inside = [(trace.first, trace.last) for trace in known]
     found: list[Trace] = []
     for index, line in enumerate(lines):
@@ -174,32 +166,12 @@ def bare_errors(lines: Sequence[Line], known: Sequence[Trace]) -> list[Trace]:
     return found
 
 
-def message_of(text: str) -> str:
-    """What a record says, without its time and rank; of a line that a bar is glued to, the record after it."""
-    match = record_in(text)
-    return text[match.end() :] if match else text
-
-
-def record_in(text: str) -> re.Match[str] | None:
-    """The record that a line is, or the last one that is glued to the bars it begins with."""
-    match = RECORD.match(text) or _BARE_RANK.match(text)
-    if match is None and _BAR.match(text):
-        match = next(reversed(list(RECORD.finditer(text, 0, 4000))), None)
-    return match
-
-
-def rank_of(text: str) -> str:
-    """The rank a line names, empty for the main process and for lines that name none."""
-    match = record_in(text)
-    return " ".join(match["rank"].split()) if match else ""
-
-
 def _head(lines: Sequence[Line], index: int, open_: list[_Open], found: list[Trace]) -> None:
     text = lines[index].text
     mine = _of(open_, lines[index].who)
     linked = next((one for one in reversed(mine) if one.error is not None and _linked(one)), None)
     if linked is not None and text.strip() == HEAD:  # the next link of a chain
-        linked.error, linked.frame, linked.message, linked.told = None, None, [], False
+        linked.error, linked.frame, linked.message, linked.complete = None, None, [], False
         linked.trace.lines.append(text)
         linked.patience = _PATIENCE
         return
@@ -207,17 +179,17 @@ def _head(lines: Sequence[Line], index: int, open_: list[_Open], found: list[Tra
         _close(one)
         open_.remove(one)
     before = text[: text.index(HEAD)]
-    said = lines[index - 1].text if index and not before.strip() else ""
-    trace = Trace(index, index, rank_of(text), fatal=_is_fatal(before, said), shown=[index], lines=[text])
+    above = lines[index - 1].text if index and not before.strip() else ""
+    trace = Trace(index, index, rank_of(text), fatal=_is_fatal(before, above), shown=[index], lines=[text])
     trace.explicit = bool(message_of(before).strip()) and trace.fatal
     trace.who = lines[index].who
     found.append(trace)
     open_.append(_Open(trace))
 
 
-def _is_fatal(before: str, said: str) -> bool:
-    """Whether a traceback ended its process, from what stands before its head and in the line above."""
-    if _HARMLESS.search(before) or _HARMLESS.search(said):
+def _is_fatal(before: str, above: str) -> bool:
+    """Return whether a traceback ended its process, by what stands before its head and in the line above."""
+    if _HARMLESS.search(before) or _HARMLESS.search(above):
         return False
     words = message_of(before).strip()
     if not words:
@@ -234,7 +206,7 @@ def _linked(one: _Open) -> bool:
 
 
 def _feed(open_: list[_Open], index: int, text: str) -> None:
-    """Give a line to the traceback it belongs to."""
+    """Add a line to the traceback it belongs to."""
     stripped = text.strip()
     reading = [one for one in open_ if one.error is None]
     raised = bool(_ERROR_NAME.match(text) and _EXCEPTION.match(text))
@@ -259,14 +231,14 @@ def _feed(open_: list[_Open], index: int, text: str) -> None:
             one.trace.lines.append(text)
             one.trace.last = index
             return
-    telling = next((one for one in reversed(open_) if one.error is not None and not one.told), None)
-    if telling is not None and not record and not _linked(telling):
-        if stripped and len(telling.message) < _MESSAGE_LINES and not _BEHIND.match(stripped):
-            telling.trace.lines.append(text)
-            telling.message.append(stripped)
-            telling.trace.last = index
+    unfinished = next((one for one in reversed(open_) if one.error is not None and not one.complete), None)
+    if unfinished is not None and not record and not _linked(unfinished):
+        if stripped and len(unfinished.message) < _MESSAGE_LINES and not _BEHIND.match(stripped):
+            unfinished.trace.lines.append(text)
+            unfinished.message.append(stripped)
+            unfinished.trace.last = index
             return
-        telling.told = True  # a blank line ends the message; a chained traceback may follow
+        unfinished.complete = True  # a blank line ends the message; a chained traceback may follow
     for one in open_:
         one.patience -= 1 if one.error is None else (_PATIENCE if record else 20)
         if one.patience <= 0:
@@ -288,13 +260,13 @@ def _frame(one: _Open, index: int, text: str) -> None:
 
 
 def _close(one: _Open, *, keep: bool = False) -> None:
-    """Write down what was raised. ``keep``: the chain goes on."""
+    """Record what was raised. ``keep``: the chain goes on."""
     if one.error is not None:
         one.trace.errors.append(" ".join(one.message[:_SUMMARY_LINES])[:2000])
         one.trace.places.append(one.place)
         shown = [position for position in (one.frame, one.error) if position is not None]
         one.trace.shown += [position for position in shown if position not in one.trace.shown]
-        one.trace._said += one.message
+        one.trace._message_lines += one.message
         one.message = []
     elif one.frame is not None:
         one.trace.shown.append(one.frame)

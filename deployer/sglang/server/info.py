@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from deployer.sglang.log.reasons import reason
+from deployer.sglang.log.changed_values import reason
 from deployer.sglang.server.equality import same
 
 REDACTED = "***"

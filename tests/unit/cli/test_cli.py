@@ -356,7 +356,7 @@ def test_diagnose_of_a_host_is_of_each_of_its_services(
     inventory.write_text("[hosts.a]\n[hosts.b]\n[hosts.c]\n" + "".join(rows))
     monkeypatch.setattr("deployer.cli.common.App.session", lambda *given: contextlib.nullcontext(given[-1]))
     monkeypatch.setattr(
-        "deployer.inspect.diagnose.of_service", lambda one: diagnose([], extra={"of": one.name})
+        "deployer.inspect.diagnose.of_service", lambda one: diagnose([], origin={"source": one.name})
     )
 
     def asked(*words: str) -> tuple[int, Any]:
@@ -364,12 +364,12 @@ def test_diagnose_of_a_host_is_of_each_of_its_services(
         return status, json.loads(capsys.readouterr().out)
 
     status, document = asked("--host", "a")
-    assert (status, [(name, item["of"]) for name, item in document["services"].items()]) == (
+    assert (status, [(name, item["source"]) for name, item in document["services"].items()]) == (
         0,
         [("one", "one"), ("two", "two")],
     )
-    assert asked("--host", "b")[1]["of"] == "other"
-    assert asked("--host", "a", "-s", "two")[1]["of"] == "two"
+    assert asked("--host", "b")[1]["source"] == "other"
+    assert asked("--host", "a", "-s", "two")[1]["source"] == "two"
     for wrong in (
         ["--host", "c"],
         ["--host", "nowhere"],

@@ -25,9 +25,9 @@ from deployer.inspect import log_file
 from deployer.inspect.diagnose import of_file, of_release, of_service
 from deployer.inspect.log_file import Excerpt, ends_of, fewer_lines
 from deployer.report.diagnosis_view import diagnosis_view
-from deployer.sglang.log import text as logtext
+from deployer.sglang.log import encoding
 from deployer.sglang.log.diagnosis import Diagnosis
-from deployer.sglang.log.text import text_of
+from deployer.sglang.log.encoding import text_of
 from tests.unit.deploy.test_apply import session
 from tests.unit.sglang.log.builders import QUIT, trace, until
 
@@ -61,9 +61,9 @@ def test_a_server_that_runs_is_no_failure() -> None:
         found = of_service(here)
     assert found.outcome == "no-failure"
     assert found.running is True
-    assert found.verdict == "no failure in this log: it serves"
+    assert found.verdict == "no failure in this log: the server is ready"
     assert found.as_dict()["unit"]["active"] == "active"
-    assert "it serves" in render(found)
+    assert "the server is ready" in render(found)
 
 
 def test_a_run_that_systemd_began_by_itself_says_where_the_reason_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_run_that_systemd_began_by_itself_says_where_the_reason_is(monkeypatch
         state = here.state()
         monkeypatch.setattr(here, "state", lambda: replace(state, unit=replace(state.unit, restarts=2)))
         found = of_service(here)
-    assert "started it again (restarts: 2)" in str(found.extra["restarted"])
+    assert "started it again (restarts: 2)" in str(found.origin["restarted"])
     assert "deployer diagnose --release 1" in render(found)
 
 
@@ -81,8 +81,8 @@ def test_a_server_that_died_is_explained_with_line_numbers() -> None:
     with opened(made) as here:
         found = of_service(here)
     assert found.outcome == "failed"
-    assert found.failure is not None
-    assert (found.failure.signature, found.failure.phase, found.failure.rank) == (
+    assert found.cause is not None
+    assert (found.cause.signature, found.cause.phase, found.cause.rank) == (
         "cuda_oom_load",
         "load",
         "TP0",
@@ -90,7 +90,7 @@ def test_a_server_that_died_is_explained_with_line_numbers() -> None:
     shown = render(found)
     assert "failed in phase load on TP0" in shown
     assert "cuda_oom_load" in shown
-    assert f"{found.failure.numbers[0]} [2026-01-01" in shown
+    assert f"{found.cause.numbers[0]} [2026-01-01" in shown
 
 
 def test_the_kernels_word_is_asked_for() -> None:
@@ -187,7 +187,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_file, "HEAD", 8 << 10)
     monkeypatch.setattr(log_file, "TAIL", 24 << 10)
     monkeypatch.setattr(log_file, "_CHUNK", 1 << 10)
-    monkeypatch.setattr(logtext, "_PIECE", 1 << 10)
+    monkeypatch.setattr(encoding, "_PIECE", 1 << 10)
     monkeypatch.setattr(ends_of, "__kwdefaults__", {"head": 8 << 10, "tail": 24 << 10})
 
 
@@ -212,13 +212,13 @@ def test_of_a_long_file_both_ends_are_read(
     if piped:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
     found = of_file("-" if piped else str(path))
-    assert found.failure is not None
-    assert (found.failure.signature, found.failure.phase) == ("cuda_oom_load", "load")
+    assert found.cause is not None
+    assert (found.cause.signature, found.cause.phase) == ("cuda_oom_load", "load")
     assert found.state.phase == "load"  # which the beginning tells
-    said = str(found.extra["left_out"])
+    said = str(found.origin["left_out"])
     assert f"of {len(data):,} were left out" in said
     lines = data.decode().split("\n")
-    for number, text in zip(found.failure.numbers, found.failure.evidence, strict=True):
+    for number, text in zip(found.cause.numbers, found.cause.evidence, strict=True):
         assert text in lines[number - 1]
     assert said in " ".join(render(found).split())
 
@@ -229,9 +229,9 @@ def test_a_huge_file_is_not_read_through(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "server.log"
     path.write_bytes(long_log())
     found = of_file(str(path))
-    assert found.failure is not None
-    assert found.failure.signature == "cuda_oom_load"
-    assert "numbered as if it were not there" in str(found.extra["left_out"])
+    assert found.cause is not None
+    assert found.cause.signature == "cuda_oom_load"
+    assert "numbered as if it were not there" in str(found.origin["left_out"])
 
 
 @pytest.mark.usefixtures("small")
@@ -239,8 +239,8 @@ def test_two_bytes_a_character_are_not_torn(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_bytes(long_log().decode().encode("utf-16"))
     found = of_file(str(path))
-    assert found.failure is not None
-    assert found.failure.signature == "cuda_oom_load"
+    assert found.cause is not None
+    assert found.cause.signature == "cuda_oom_load"
 
 
 @pytest.mark.usefixtures("small")
@@ -257,14 +257,14 @@ def test_a_stream_without_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
     found = of_file("-")
-    assert "it goes on beyond" in str(found.extra["unread"])
+    assert "it goes on beyond" in str(found.origin["unread"])
 
 
 def test_an_archive_that_ends_too_early_is_told(tmp_path: Path) -> None:
     path = tmp_path / "server.log.gz"
     path.write_bytes(gzip.compress(long_log())[:-200])
     found = of_file(str(path))
-    assert found.extra["unread"] == "the archive ends too early"
+    assert found.origin["unread"] == "the archive ends too early"
     assert "the archive ends too early" in render(found)
     path.write_bytes(b"\x1f\x8b" + bytes(range(32, 127)))
     with pytest.raises(UsageError, match="cannot be unpacked"):
@@ -275,7 +275,7 @@ def test_few_bytes_that_unpack_to_many_are_no_memory() -> None:
     """A megabyte of bzip2 may hold terabytes: no more than a piece of it is in memory at a time."""
     bomb = bz2.compress(bytes(40 << 20))
     assert len(bomb) < 100
-    sizes = [len(piece) for piece in logtext.unpacked([bomb])]
+    sizes = [len(piece) for piece in encoding.unpacked([bomb])]
     assert sum(sizes) == 40 << 20
     assert max(sizes) <= 1 << 20
 

@@ -456,11 +456,11 @@ def test_known_failures(name: str, signature: str, phase: str, log: list[str]) -
     found = diagnose(list(read_lines(log)))
     assert (found.as_dict()["signature"], found.phase) == (signature, phase), name
     assert found.verdict
-    if found.failure:
-        assert found.failure.remedy
-        assert found.failure.evidence
-        assert signature == UNKNOWN or not any("sigquit" in line for line in found.failure.evidence)
-        assert len(found.failure.evidence) == len(found.failure.numbers)
+    if found.cause:
+        assert found.cause.remedy
+        assert found.cause.evidence
+        assert signature == UNKNOWN or not any("sigquit" in line for line in found.cause.evidence)
+        assert len(found.cause.evidence) == len(found.cause.numbers)
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_known_failures(name: str, signature: str, phase: str, log: list[str]) -
 )
 def test_posted_failures(case: Case) -> None:
     found = diagnose(read(case.text))
-    assert (found.failure.signature if found.failure else NONE) == case.signature
+    assert (found.cause.signature if found.cause else NONE) == case.signature
     assert case.phase in ("any", found.phase)
 
 

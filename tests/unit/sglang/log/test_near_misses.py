@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deployer.sglang.log.diagnosis import diagnose
-from deployer.sglang.log.failures import UNKNOWN, Failure, find
+from deployer.sglang.log.failures import UNKNOWN, Cause, find
 from deployer.sglang.log.text import read, read_lines
 from tests.unit.sglang.log.builders import AT, QUIT, trace, until
 
@@ -57,7 +57,7 @@ NEAR = [
 ]  # fmt: skip
 
 
-def found(log: list[str]) -> Failure | None:
+def found(log: list[str]) -> Cause | None:
     return find(list(read_lines(log)))
 
 
@@ -237,7 +237,7 @@ PASSING = [
 @pytest.mark.parametrize(("line", "signature"), PASSING)
 def test_a_consequence_that_the_server_went_on_after_is_no_failure(line: str, signature: str | None) -> None:
     ended = diagnose(list(read_lines([*until("ready"), line])))
-    assert (ended.failure.signature if ended.failure else None) == signature
+    assert (ended.cause.signature if ended.cause else None) == signature
     went_on = diagnose(list(read_lines([*until("ready"), line, WORKS, WORKS])))
     assert went_on.outcome == ("failed" if signature == "watchdog" else "no-failure")
 

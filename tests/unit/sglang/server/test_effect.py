@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deployer.deploy.verify import in_effect
 from deployer.sglang.flags.versions import defaults
-from deployer.sglang.log.reasons import reason
+from deployer.sglang.log.changed_values import reason
 from deployer.sglang.server.effect import Computed, computed
 from deployer.sglang.server.info import compare, defaulted
 from tests.paths import DATA

@@ -1,27 +1,24 @@
-"""The lines of a log as evidence: where things stand, how far the launch was there, what to show. Pure."""
+"""A log indexed for the search: where things stand, how far the launch was there, which lines to show. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from typing import Any
 
 from deployer.sglang.log.launch import PHASES
 from deployer.sglang.log.launch_file import CONSEQUENCE, Start, read_start
+from deployer.sglang.log.record import record_in
 from deployer.sglang.log.signatures import telling
 from deployer.sglang.log.text import Line
-from deployer.sglang.log.tracebacks import RECORD, Trace, record_in
-
-UNKNOWN = "unknown"
-STOPPED = "stopped"
+from deployer.sglang.log.tracebacks import Trace
 
 NOISE = re.compile(
     r"server_args=|^usage: |^ {10,}\[|UserWarning: |^ *warnings\.warn\(|Ignore import error when loading"
     r"|INFO: +\d|Completed \| \d|Capturing batches|(?:Decode|Prefill) batch"
 )
-#: Where a traceback's frames say how far its rank was, the last phase that matches counts.
+#: Frames of a traceback that show how far its rank was; the last phase that matches counts.
 _FRAME_PHASES = (
     (
         "dist-init",
@@ -56,56 +53,25 @@ _READY = "The server is fired up and ready to roll"
 _WORKS = re.compile(r"\] (?:Prefill|Decode) batch\b")
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a launch failed: the known signature or `UNKNOWN`, the launch phase, cause and remedy in words.
-
-    ``evidence`` are the log lines that prove it, ``numbers`` where they stand in the log (from 1; 0: elsewhere),
-    ``reference`` is where more is written about it. ``rank`` is whose failure it is, ``said`` what the log itself says
-    of it (it is part of ``cause``, in brackets).
-    """
-
-    signature: str
-    phase: str | None
-    cause: str
-    remedy: str
-    evidence: tuple[str, ...]
-    reference: str | None
-    numbers: tuple[int, ...] = ()
-    rank: str = ""
-    said: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The failure as data, all of it."""
-        return {
-            "signature": self.signature,
-            "phase": self.phase,
-            "cause": self.cause,
-            "remedy": self.remedy,
-            "evidence": list(self.evidence),
-            "reference": self.reference,
-        }
-
-
-#: Of a line so much is looked at; an error message is shorter, a dump of a request may be a megabyte.
+#: Characters of a line that are searched: error messages are shorter, the dump of a request may be a megabyte.
 _LOOK = 8192
 
 
-class Evidence:
-    """The lines of one log (pieces of progress bars left out, long lines cut)."""
+class IndexedLog:
+    """The lines of one log, without pieces of progress bars and with long lines cut."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         kept = [(at, line) for at, line in enumerate(lines) if not line.piece]
         self.lines = [
             line if len(line.text) <= _LOOK else replace(line, text=line.text[:_LOOK]) for _, line in kept
         ]
-        #: How the launch went, read once for all questions.
+        #: How the launch went.
         self.start: Start = read_start(lines)
         self._at = [at for at, _ in kept]
-        #: The lines that can tell of an end, by a quick first look.
+        #: The lines that a signature can be in, by a quick first look.
         self.telling = [at for at, line in enumerate(self.lines) if telling(line.text)]
         self.consequences = [at for at in self.telling if CONSEQUENCE.search(self.lines[at].text)]
-        #: Where the server says that it is ready (as it is), and where that it works (negative).
+        #: Where the server says that it is ready (position), and where that it works (negated position).
         self._signs = [
             at if _READY in line.text else -at
             for at, line in enumerate(self.lines)
@@ -126,17 +92,15 @@ class Evidence:
         return list(range(max(0, len(self.lines) - 3), len(self.lines)))
 
     def stamp(self, index: int) -> float:
-        """When a line was written by the log's own records; negative where that is not known."""
+        """Return when a line was written, by the log's own records; negative if unknown."""
         for position in range(index, max(-1, index - 50), -1):
-            found = record_in(self.lines[position].text)
-            if found and found.re is RECORD:
-                hours, minutes, seconds = map(int, found["clock"].split(":"))
-                day = int((found["day"] or "0").replace("-", ""))
-                return day * 86400.0 + hours * 3600 + minutes * 60 + seconds
+            record = record_in(self.lines[position].text)
+            if record and record.time is not None:
+                return record.time
         return -1.0
 
     def phase_at(self, index: int, rank: str | None = None) -> str:
-        """How far the launch was before line ``index``; with ``rank``: how far that rank was."""
+        """Return how far the launch was before line ``index``; with ``rank``, how far that rank was."""
         position = self._at[index] if index < len(self._at) else inf
         phase = self.start.phase_before(position)
         mine, loaded = self.start.rank_before(position, rank) if rank else (PHASES[0], False)
@@ -145,34 +109,33 @@ class Evidence:
         return "kv-pool" if mine == "load" and loaded else mine
 
     def survived(self, trace: Trace) -> bool:
-        """Whether the server went on after a traceback that does not say that it ended its process."""
+        """Return whether the server went on after a traceback that does not say that it ended its process."""
         if trace.explicit:
             return False
         end = next((index for index in self.consequences if index > trace.last), None)
         after = [index for index in self._signs if abs(index) > trace.last]
-        if end is not None:  # what a stop later kills says nothing of a start that succeeded in between
+        if end is not None:  # what a later stop kills says nothing about a start that succeeded in between
             return any(0 <= index < end for index in after)
         ready = next((index for index in self._signs if index >= 0), len(self.lines))
         return ready < trace.first or any(index >= 0 for index in after) or len(after) > 1
 
     def ends_with(self, bare: Sequence[Trace]) -> bool:
-        """Whether an exception is the last word of a launch (of a log that holds little more than its end)."""
+        """Return whether an exception is the last thing a launch printed (in a log that holds little but its end)."""
         if not bare or self.phase_at(len(self.lines)) in SERVING:
             return False
         return not any(line.text.strip() for line in self.lines[bare[-1].last + 1 :][8:])
 
     def phase_of(self, trace: Trace) -> str:
+        """Return the phase in which a traceback's rank was, by its frames and by the log before it."""
         context = self.phase_at(trace.first, trace.rank)
         text = trace.text
-        said = [phase for phase, regex in _FRAME_PHASES if re.search(regex, text)]
-        if not said:
+        by_frames = [phase for phase, regex in _FRAME_PHASES if re.search(regex, text)]
+        if not by_frames or (by_frames[-1] == "warm-up" and context in SERVING):
             return context
-        if said[-1] == "warm-up" and context in SERVING:
-            return context
-        return said[-1]
+        return by_frames[-1]
 
 
 def _unglued(text: str) -> str:
-    """A line without the progress bars that its record is glued to."""
-    found = record_in(text)
-    return (text[found.start() :] if found else text).strip()
+    """Return a line without the progress bars that its record is glued to."""
+    record = record_in(text)
+    return (text[record.start :] if record else text).strip()

@@ -1,4 +1,4 @@
-"""Logs that are not SGLang's: whose they look like. Pure."""
+"""Recognises logs that are not SGLang's, and the programs that wrote them. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from deployer.sglang.log.text import Line
 
-#: What only SGLang's logs have, of any version. (`vllm` alone is no sign: SGLang imported it until 0.4.)
+#: What only SGLang's logs have, of any version (`vllm` alone proves nothing: SGLang imported it until 0.4).
 _OURS = re.compile(
     r"sgl[_-]?(?:ang|kernel)|server_args=|ServerArgs|Scheduler hit an exception|Init (?:torch distributed|parallel)"
     r"|Load weight (?:begin|end)|load weight begin|fired up and ready|Capture [\w ]{0,30}graph|Memory pool end"
@@ -15,7 +15,7 @@ _OURS = re.compile(
     r"|\[gpu_id=\d|Rank \d+ scheduler|from a child proces",
     re.IGNORECASE,
 )
-#: What a log of SGLang's may be all of, as little of it as was kept.
+#: What a fragment of an SGLang log may consist of.
 _MAYBE = re.compile(
     r"Traceback|File \"|Error\b|Exception|INFO:|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|NCCL|CUDA|torch"
     r"|Completed \| |^\W*Killed|Segmentation fault|Capturing batches|ninja|nvcc|Uvicorn"
@@ -41,20 +41,20 @@ _OTHERS = (
     ),
 )
 _THEIRS = tuple((name, re.compile(regex)) for name, regex in _OTHERS)
-#: So much of a line is looked at.
+#: Characters of a line that are searched.
 _LOOK = 2000
 
 
-def ours(lines: Sequence[Line]) -> bool | None:
-    """Whether anything in a log is SGLang's, or could be a server's at all; None: it is empty, or a unit's journal."""
-    said = [line for line in lines if line.text.strip()]
-    if not said or any(line.source != "engine" for line in said):
+def may_be_sglang(lines: Sequence[Line]) -> bool | None:
+    """Return whether anything in a log could be SGLang's; None if it is empty or a unit's journal."""
+    printed = [line for line in lines if line.text.strip()]
+    if not printed or any(line.source != "engine" for line in printed):
         return None
-    return any(_OURS.search(line.text, 0, _LOOK) or _MAYBE.search(line.text, 0, _LOOK) for line in said)
+    return any(_OURS.search(line.text, 0, _LOOK) or _MAYBE.search(line.text, 0, _LOOK) for line in printed)
 
 
-def stranger(lines: Sequence[Line]) -> str:
-    """Whose log it is where it is not SGLang's (``vLLM``, ``nginx``); empty where it is, or may be."""
+def other_program(lines: Sequence[Line]) -> str:
+    """Return the program that wrote a log that is not SGLang's (``vLLM``, ``nginx``); empty if it is or may be."""
     names: dict[str, int] = {}
     for line in lines:
         if line.source != "engine":

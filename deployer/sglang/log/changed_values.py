@@ -1,6 +1,6 @@
-"""Why SGLang runs with another value than was asked for, in its own words: lines of its log. Pure.
+"""Why SGLang runs with another value than requested: the log line in which it says so. Pure.
 
-SGLang says most changes of an argument in its log, at level warning or info; the texts are those of 0.4.6 to 0.5.23
+SGLang logs most changes of an argument at level warning or info; the texts are those of 0.4.6 to 0.5.23
 (``srt/server_args.py``, ``srt/arg_groups/overrides.py``, the scheduler's memory pool).
 """
 
@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-_RECORD = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,60}\] ?")
+from deployer.sglang.log.record import message_of
+
 #: Lines that name every argument and explain none.
 _LISTS = re.compile(r"server_args=|^usage: |launch_command|max_total_num_tokens=\d")
 _CHANGE = re.compile(
@@ -18,7 +19,7 @@ _CHANGE = re.compile(
     r"|enabl\w*|incompatible|not supported|does not support|only supports?|fall(?:s|ing)? ?back|fallback|forc\w+"
     r"|ignor\w*|automatically|by default|turned (?:on|off)|auto-\w+)\b"
 )
-#: Where the sentence does not name the argument as its flag does.
+#: For arguments that SGLang's sentence does not call by the name of the flag.
 _SENTENCES: dict[str, str] = {
     "disable_overlap_schedule": r"(?i)overlap schedul",
     "attention_backend": r"(?i)attention backend|attention_backend",
@@ -53,12 +54,12 @@ def _pattern(argument: str) -> re.Pattern[str]:
 
 
 def reason(argument: str, lines: Iterable[str]) -> str | None:
-    """The first log line that says why an argument (a name of ``/server_info``) was changed, without its stamp.
+    """Return the first log line that says why an argument (a name of ``/server_info``) was changed, without its prefix.
 
-    None where the log does not say it. A line counts that names the argument, or its matter, and speaks of a change.
+    None if there is none. A line counts if it names the argument, or its subject, and speaks of a change.
     """
     pattern = _pattern(argument)
     for line in lines:
         if len(line) < 1000 and pattern.search(line) and _CHANGE.search(line) and not _LISTS.search(line):
-            return _RECORD.sub("", line).strip()[:300]
+            return message_of(line).strip()[:300]
     return None
