@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.client import results
 from benchmarks.client.figures import Summary
+from deployer.bench.runner import load_client
 
 _HERE = Path(__file__).parent
-LOAD = _HERE.parents[1] / "deployer" / "bench" / "load" / "client.py"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ def _deployer(python: str, load: Load, folder: Path) -> Command:
         "output_tokens": load.tokens,
         "budget": 900.0,
     }
-    return Command([python, str(LOAD)], stdin=json.dumps(spec))
+    client = load_client()
+    (folder / client.file).write_text(client.text, encoding="utf-8")
+    return Command([python, str(folder / client.file)], stdin=json.dumps(spec))
 
 
 def _protocol(python: str, load: Load, folder: Path) -> Command:

@@ -19,14 +19,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from deployer.bench.load.sanity import against_baseline
-from deployer.bench.load.spec import API_KEY_VARIABLE, FILES, Spec
+from deployer.bench.load.spec import API_KEY_VARIABLE, Spec
 from deployer.bench.log_windows import read_log, with_batches
 from deployer.bench.merge import merged, once_more
 from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
+from deployer.host import ship
 from deployer.host.protocol import Host
 
 Json = dict[str, Any]
@@ -34,7 +36,6 @@ OnEvent = Callable[[Json], None]
 
 #: The load client says something every second; a silence this long means that it is stuck, in seconds.
 SILENCE = 120.0
-_FOLDER = Path(__file__).parent / "load"
 _WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 
 
@@ -231,16 +232,16 @@ def _on_host(
     host: Host, service: Service, values: Json, secret: dict[str, str], limit: float, silence: float
 ) -> Iterator[str]:
     """The client's lines, from the host. It runs as the service's account, whose environment the engine's is."""
-    arguments: Json = {
-        "argv": [service.engine.python, "client.py"],
-        "stdin": json.dumps(values),
-        "env": secret,
-        "timeout": limit,
-        "files": {name: path_of(name).read_text(encoding="utf-8") for name in FILES},
-    }
-    if service.user:
-        arguments["user"] = service.user
-    with host.stream("run", arguments) as stream:
+    stream = ship.run(
+        host,
+        load_client(),
+        service.engine.python,
+        stdin=json.dumps(values),
+        timeout=limit,
+        environment=secret,
+        user=service.user,
+    )
+    with stream:
         heard = time.monotonic()
         try:
             while True:
@@ -263,17 +264,20 @@ def _on_host(
         raise _no_result("host", _died(status, errors))
 
 
-def path_of(name: str) -> Path:
-    """One of the load client's files, in the package."""
-    own = _FOLDER / name
-    return own if own.exists() else _FOLDER.parents[1] / name
+@lru_cache(maxsize=1)
+def load_client() -> ship.Program:
+    """The load client as a program that can be sent."""
+    return ship.pack("deployer.bench.load", "deployer.metrics")
 
 
 def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[str]:
     """The client's lines, from a child process; in a session of its own, so that Ctrl-C reaches it through us."""
-    with tempfile.TemporaryFile() as errors:
+    client = load_client()
+    with tempfile.TemporaryDirectory(prefix="deployer-bench-") as folder, tempfile.TemporaryFile() as errors:
+        path = Path(folder) / client.file
+        path.write_text(client.text, encoding="utf-8")
         process = subprocess.Popen(
-            [sys.executable, str(_FOLDER / "client.py")],
+            [sys.executable, str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -1,7 +1,4 @@
-"""The time of a run, and what fits into it. Decides only what is left out, never what is reported.
-
-Travels to the host with ``load.py``: Python 3.9, standard library only.
-"""
+"""The time of a run, and what fits into it. Decides only what is left out, never what is reported."""
 
 from __future__ import annotations
 

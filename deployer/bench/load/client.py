@@ -1,10 +1,4 @@
-"""The load client: measures a server's streaming completions. A script and a module.
-
-As a script (``python client.py``, with the other files of `deployer.bench.load.spec.FILES` beside it) it reads a
-JSON spec from stdin, the API key from ``DEPLOYER_BENCH_API_KEY``, and writes JSON lines to stdout: progress, and last
-``{"event": "result", "bench": {...}}``. It needs httpx and Python 3.9. Exit status: 0 measured (whatever
-the result), 2 the spec is wrong, 130 interrupted (the result then says what was cut).
-"""
+"""The load client: one run in an event loop of its own, in this process or as a program."""
 
 from __future__ import annotations
 
@@ -15,18 +9,8 @@ import os
 import signal
 import sys
 import threading
-import types
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
-
-if not __package__:  # on the host the files lie side by side; by this they are the package that they were
-    here = os.path.dirname(os.path.abspath(__file__))
-    for name in ("deployer", "deployer.bench", "deployer.bench.load"):
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = [here]
-    sys.modules["deployer"].__path__ += [os.path.join(here, "..", "..")]
-    # httpx's own command line, with click and rich, takes a third of its import; httpx does without it.
-    sys.modules["httpx._main"] = None  # type: ignore[assignment]
 
 from deployer.bench.load.run import Run
 from deployer.bench.load.spec import API_KEY_VARIABLE, Spec
@@ -87,17 +71,20 @@ def emit_line(event: Json) -> None:
     sys.stdout.flush()
 
 
+def worker() -> int:
+    """Run as one more process of a run under way, until stdin ends."""
+    with contextlib.suppress(BrokenPipeError):
+        _run_in_loop(work(emit_line, os.environ.pop(API_KEY_VARIABLE, None)))
+    return 0
+
+
 def main() -> int:
-    """The script: spec on stdin, JSON lines on stdout. ``--worker``: one more process of a run under way."""
+    """Run the spec on stdin and return the exit status."""
     key = os.environ.pop(API_KEY_VARIABLE, None)
-    if sys.argv[1:] == ["--worker"]:
-        with contextlib.suppress(BrokenPipeError):
-            _run_in_loop(work(emit_line, key))
-        return 0
     try:
         spec = Spec.from_json(json.load(sys.stdin))
     except (ValueError, TypeError) as error:
-        print(f"client.py: the spec is wrong: {error}", file=sys.stderr)
+        print(f"the load client's spec is invalid: {error}", file=sys.stderr)
         return 2
     bench = run(spec, emit_line, key)
     try:
@@ -106,7 +93,3 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains at its exit
         return 1
     return 130 if bench["interrupted"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,4 @@
-"""Sends the requests of one stage, or one process's share of them.
-
-Travels to the host with ``load.py``: Python 3.9, standard library and httpx only.
-"""
+"""Sends the requests of one stage, or one process's share of them."""
 
 from __future__ import annotations
 

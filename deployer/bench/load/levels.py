@@ -1,7 +1,4 @@
-"""The summary of one level: its passes, and what they give together.
-
-Travels to the host with ``load.py``: Python 3.9, standard library only.
-"""
+"""The summary of one level: its passes, and what they give together."""
 
 from __future__ import annotations
 

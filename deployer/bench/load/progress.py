@@ -1,7 +1,4 @@
-"""Progress beside a stage, as events.
-
-Travels to the host with ``load.py``: Python 3.9, standard library only.
-"""
+"""Progress beside a stage, as events."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ A mixture-of-experts model routes tokens by what they are about. One repeated wo
 all of them to the same few experts and measures something no user sees. So every prompt strings together
 sentences of different kinds, each kind once before any comes again; names and numbers differ from prompt to
 prompt, and so do its first words, so that a prefix cache has nothing to answer from.
-
-Travels to the host with ``load.py``: Python 3.9, standard library only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 What it takes care of, because it distorts results otherwise: a new connection for each request; the time
 stamp of a chunk before anything is done with it; no garbage collection during a level; no retries; several
-processes where one core would not do; and a measure of the client's own saturation. Travels to the host with
-``load.py``: Python 3.9, standard library and httpx only.
+processes where one core would not do; and a measure of the client's own saturation.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from deployer.bench.load.levels import Pass, level_summary, pass_summary
 from deployer.bench.load.progress import Progress
 from deployer.bench.load.sanity import FIXED_PROMPT, FIXED_TOKENS, sanity
 from deployer.bench.load.spec import API_KEY_VARIABLE, Spec
-from deployer.bench.load.workers import Child, Crew, processes_for, usable_cores
+from deployer.bench.load.workers import Child, Crew, command, processes_for, usable_cores
 
 Json = dict[str, Any]
 Emit = Callable[[Json], None]
@@ -156,7 +155,7 @@ class Run:
             "nvidia_smi": self.spec.nvidia_smi,
             "gpus": self.spec.gpus,
         }
-        return await Child.start(("sampler.py",), self.secret, asked, take)
+        return await Child.start(command("--sampler"), self.secret, asked, take)
 
     def _level(self, level: int) -> Json:
         found = level_summary(self.levels[level], level, self.began)

@@ -1,9 +1,8 @@
-"""Looks at the server and its GPUs once a second while the load runs. A script; a process of its own.
+"""Looks at the server and its GPUs once a second while the load runs, in a process of its own (``--sampler``).
 
 Beside the client's event loop it would be a latency of every stream. First line of stdin: ``{"base_url",
 "interval", "nvidia_smi", "gpus"}``; the API key from ``DEPLOYER_BENCH_API_KEY``. Lines to stdout: ``{"t", "running",
 "queued", "kv_use"}`` and ``{"t", "gpus": [...]}``, where ``t`` is on the monotonic clock. It ends with its stdin.
-Travels to the host with ``load.py`` and ``loads.py``: Python 3.9, standard library only.
 """
 
 from __future__ import annotations
@@ -18,14 +17,6 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from typing import Any
-
-if (
-    not __package__
-):  # as a script: beside the others where it was sent to a host, else in its place in the package
-    _here = os.path.dirname(os.path.abspath(__file__))
-    sys.path += [_here, os.path.join(_here, "..", "..")]
-    sys.modules["deployer"] = type(sys)("deployer")
-    sys.modules["deployer"].__path__ = sys.path[-2:]
 
 from deployer.metrics import by_rank, combined_loads
 
@@ -158,7 +149,7 @@ class Looker:
 
 
 def main() -> int:
-    """The script."""
+    """Run until stdin ends."""
     asked = json.loads(sys.stdin.buffer.readline() or b"null")
     if not asked:
         return 0
@@ -175,7 +166,3 @@ def main() -> int:
             return 0
         if select.select([sys.stdin], [], [], asked["interval"])[0]:
             return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,7 @@
 """Whether what came back is sane: outputs that are text at all, and a fixed prompt that answers the same.
 
 Broken numerics show as empty answers, one token over and over, or bytes that decode to nothing; a server that
-answers one prompt at temperature 0 in two ways is at least not deterministic. Travels to the host with
-``load.py``: Python 3.9, standard library only.
+answers one prompt at temperature 0 in two ways is at least not deterministic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The client's own part in what it measures: how busy it was, and no garbage collection meanwhile.
-
-Travels to the host with ``load.py``: Python 3.9, standard library only.
-"""
+"""The client's own part in what it measures: how busy it was, and no garbage collection meanwhile."""
 
 from __future__ import annotations
 

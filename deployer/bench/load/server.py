@@ -1,7 +1,4 @@
-"""What the server did while a level was measured: samples and log lines as figures and one sentence. Pure.
-
-Travels to the host with ``load.py``: Python 3.9, standard library only.
-"""
+"""What the server did while a level was measured: samples and log lines as figures and one sentence. Pure."""
 
 from __future__ import annotations
 

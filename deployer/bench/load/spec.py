@@ -1,7 +1,4 @@
-"""What a benchmark run asks for: the spec.
-
-Travels to the host with ``load.py``: Python 3.9, standard library only.
-"""
+"""What a benchmark run asks for: the spec."""
 
 from __future__ import annotations
 
@@ -11,28 +8,6 @@ from typing import Any
 Json = dict[str, Any]
 
 API_KEY_VARIABLE = "DEPLOYER_BENCH_API_KEY"
-
-#: The load client's files, the script first: what has to lie side by side where deployer is not installed.
-FILES = (
-    "client.py",
-    "budget.py",
-    "drive.py",
-    "levels.py",
-    "metrics.py",
-    "progress.py",
-    "prompts.py",
-    "run.py",
-    "sampler.py",
-    "sanity.py",
-    "saturation.py",
-    "server.py",
-    "spec.py",
-    "stats.py",
-    "stream.py",
-    "traffic.py",
-    "transport.py",
-    "workers.py",
-)
 
 #: What is under way when the time is up may go on for this share of it, in case it is about to end.
 GRACE = 0.1

@@ -1,7 +1,6 @@
 """Statistics of a benchmark, as functions of data.
 
-This file travels to the host together with ``load.py`` and runs there on the engine's own Python (3.9 and
-later), so it imports the standard library only. All times are seconds of one monotonic clock.
+All times are seconds of one monotonic clock.
 """
 
 from __future__ import annotations

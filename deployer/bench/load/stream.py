@@ -1,7 +1,4 @@
-"""One request: the bytes of a streamed answer, taken apart and timed.
-
-Travels to the host with ``load.py``: Python 3.9, standard library and httpx only.
-"""
+"""One request: the bytes of a streamed answer, taken apart and timed."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Clients reach a candidate as soon as it answers, and their tokens look like slowness of ours. Two counters
 tell: ``sglang:generation_tokens_total`` of ``/metrics`` (only with ``--enable-metrics``) and the requests
-in flight of ``/v1/loads``. Travels to the host with ``load.py``: Python 3.9, standard library only, apart
-from the client passed in.
+in flight of ``/v1/loads``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ in ``extensions``:
 * ``sent``: called with the moment at which the whole request had been handed to the socket.
 
 Moments are ``time.perf_counter()``. Errors are those of httpx. No redirects, proxies, keep-alive or HTTP/2.
-Travels to the host with ``load.py``: Python 3.9, standard library and httpx only.
 """
 
 from __future__ import annotations

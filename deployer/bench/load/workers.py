@@ -2,8 +2,7 @@
 
 A worker is this program once more, on the same interpreter. It is spoken to in JSON lines: a job in; progress
 and, at the end, all requests out. All use one clock (CLOCK_MONOTONIC is the machine's), so what they saw can
-be put together. Its stdin ends: so does it. Travels to the host with ``load.py``: Python 3.9, standard library
-and httpx only.
+be put together. Its stdin ends: so does it.
 """
 
 from __future__ import annotations
@@ -54,8 +53,17 @@ def shares(job: Job, processes: int, start_at: float) -> list[Job]:
     return [replace(job, streams=streams, start_at=start_at) for streams in parts if streams]
 
 
+def command(*arguments: str) -> list[str]:
+    """Return the command that runs this program once more, whether it is a folder or a zipapp."""
+    root = __file__
+    for _ in __name__.split("."):
+        root = os.path.dirname(root)
+    start = "import sys; sys.path.insert(0, {!r}); from {}.__main__ import main; sys.exit(main())"
+    return [sys.executable, "-c", start.format(os.path.abspath(root), __package__), *arguments]
+
+
 class Child:
-    """A script of this folder as a child process. ``take`` gets each line of its, None at its end."""
+    """A process of ours that is spoken to in JSON lines. ``take`` gets each line of its, None at its end."""
 
     def __init__(self, process: asyncio.subprocess.Process, take: Callable[[Json | None], None]) -> None:
         self.process = process
@@ -64,17 +72,14 @@ class Child:
     @classmethod
     async def start(
         cls,
-        script: Sequence[str],
+        argv: Sequence[str],
         environment: dict[str, str],
         first: Json,
         take: Callable[[Json | None], None],
     ) -> Child:
-        """``script`` is its name and arguments; ``first`` is the first line it gets."""
-        folder = os.path.dirname(os.path.abspath(__file__))
+        """Start it; ``first`` is the first line it gets."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            os.path.join(folder, script[0]),
-            *script[1:],
+            *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **environment},
@@ -129,7 +134,7 @@ class Crew:
             said: asyncio.Queue[Json | None] = asyncio.Queue()
             self._said.append(said)
             self._children.append(
-                await Child.start(("client.py", "--worker"), self._environment, self._spec, said.put_nowait)
+                await Child.start(command("--worker"), self._environment, self._spec, said.put_nowait)
             )
         for said in self._said[begun:]:
             if await said.get() is None:

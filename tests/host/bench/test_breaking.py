@@ -137,7 +137,7 @@ def test_a_sampling_process_that_is_killed_is_missed_and_nothing_else(start: Sta
 
     def kill(event: dict[str, Any]) -> None:
         told.append(event)
-        for pid in children("sampler.py"):
+        for pid in children("--sampler"):
             os.kill(pid, signal.SIGKILL)
 
     bench = measured(engine, kill, output_tokens=400, progress_interval=0.1)
@@ -146,12 +146,12 @@ def test_a_sampling_process_that_is_killed_is_missed_and_nothing_else(start: Sta
     assert any("is not seen" in event.get("text", "") for event in told)
 
 
-def children(script: str) -> list[int]:
-    """Processes of ours that run a script of the load client."""
+def children(argument: str) -> list[int]:
+    """Processes of ours with this argument."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and script in (path / "cmdline").read_text():
+            if parent == os.getpid() and argument in (path / "cmdline").read_text():
                 found.append(int(path.name))
     return found

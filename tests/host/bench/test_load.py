@@ -16,12 +16,11 @@ import pytest
 
 from deployer.bench.load import client as load
 from deployer.bench.load import stream
-from deployer.bench.load.spec import API_KEY_VARIABLE, FILES, Spec
+from deployer.bench.load.spec import API_KEY_VARIABLE, Spec
 from deployer.bench.load.stats import Request
-from deployer.bench.runner import path_of
+from deployer.bench.runner import load_client
+from tests.paths import ROOT
 from tests.patience import PATIENCE, one_right, one_within
-
-SCRIPT = Path(load.__file__)
 
 
 def measure(
@@ -211,10 +210,15 @@ def test_progress_is_bounded_and_ends(mock_server: str) -> None:
 
 
 def start(base: str, model: str, folder: Path | None = None, **more: Any) -> subprocess.Popen[str]:
-    script = SCRIPT if folder is None else folder / "load.py"
+    """The client as it runs on a host: its program alone in a folder, or (without one) from the package."""
+    argv = [sys.executable, "-m", "deployer.bench.load"]
+    if folder is not None:
+        client = load_client()
+        (folder / client.file).write_text(client.text)
+        argv = [sys.executable, "-I", client.file]
     process = subprocess.Popen(
-        [sys.executable, script.name],
-        cwd=script.parent,
+        argv,
+        cwd=folder or ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -230,9 +234,7 @@ def start(base: str, model: str, folder: Path | None = None, **more: Any) -> sub
     return process
 
 
-def test_the_script_alone_in_a_folder(mock_server: str, tmp_path: Path) -> None:
-    for name in FILES:
-        (tmp_path / name).write_text(path_of(name).read_text())
+def test_the_program_alone_in_a_folder(mock_server: str, tmp_path: Path) -> None:
     httpx.get(mock_server + "/seen")
     process = start(mock_server, "fast", tmp_path, levels=[2], output_tokens=16)
     out, err = process.communicate(timeout=PATIENCE)
@@ -269,7 +271,7 @@ def test_it_stops_when_nobody_reads(mock_server: str) -> None:
     process.stderr.close()
 
 
-def test_a_wrong_spec_is_refused_by_the_script() -> None:
+def test_an_invalid_spec_is_refused_by_the_program() -> None:
     process = start("", "m", levles=[3], waves=0)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2

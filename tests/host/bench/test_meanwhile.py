@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,12 @@ def test_an_nvidia_smi_that_hangs_delays_nobody(
     assert found is None or found["gpus"] == []
 
 
-def test_a_child_that_ends_within_a_line_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "half.py").write_text("print('{\"t\": 1}')\nprint('{\"t\": ', end='')\n")
-    monkeypatch.setattr("deployer.bench.load.workers.__file__", str(tmp_path / "workers.py"))
+def test_a_child_that_ends_within_a_line_has_ended() -> None:
+    half = "print('{\"t\": 1}'); print('{\"t\": ', end='')"
     said: list[Any] = []
 
     async def follow() -> None:
-        child = await Child.start(("half.py",), {}, {}, said.append)
+        child = await Child.start([sys.executable, "-c", half], {}, {}, said.append)
         await child.process.wait()
         await child.end()
 

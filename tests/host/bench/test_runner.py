@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
@@ -19,10 +18,10 @@ import httpx
 import pytest
 
 from deployer.bench import runner
-from deployer.bench.load.spec import FILES
 from deployer.bench.runner import run_benchmark
 from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
 from deployer.host.protocol import Stream
+from deployer.host.ship import Program
 from tests.patience import PATIENCE
 
 SMALL = {
@@ -195,26 +194,13 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
     assert {event["event"] for event in events} == {"single", "fixed", "level"}
     op, args = host.asked[-1]
     assert op == "run"
-    assert args["argv"] == [sys.executable, "client.py"]
+    assert args["argv"] == [sys.executable, "load.py"]
     assert args["user"] == "sglang"
     assert args["env"] == {"DEPLOYER_BENCH_API_KEY": "k-77"}
     assert "k-77" not in json.dumps([args["argv"], args["stdin"], args["files"]])
     assert args["timeout"] > 60
     seen = httpx.get(mock_server + "/seen").json()
     assert {request["headers"]["authorization"] for request in seen} == {"Bearer k-77"}
-
-
-def test_every_file_the_client_needs_is_sent() -> None:
-    needed = {"client.py", "sampler.py"}  # the two that are started as programs
-    for name in FILES:
-        for node in ast.walk(ast.parse(runner.path_of(name).read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deployer."):
-                inside = node.module == "deployer.bench.load"
-                modules = (
-                    [alias.name for alias in node.names] if inside else [str(node.module).rpartition(".")[2]]
-                )
-                needed |= {f"{module}.py" for module in modules}
-    assert needed == set(FILES)
 
 
 def test_levels_are_measured_again_while_somebody_asks_for_them(
@@ -335,18 +321,20 @@ def test_a_client_that_dies_on_the_host(tmp_path: Path) -> None:
         run_benchmark(host, service, SMALL)
 
 
+def as_client(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Have this program sent in the load client's place."""
+    monkeypatch.setattr(runner, "load_client", lambda: Program("load.py", text))
+
+
 def test_a_client_that_dies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "client.py").write_text("raise SystemExit('no such thing')")
-    monkeypatch.setattr(runner, "_FOLDER", tmp_path)
+    as_client(monkeypatch, "raise SystemExit('no such thing')")
     with pytest.raises(GateInconclusive, match="status 1: no such thing"):
         run_benchmark(FakeHost(tmp_path), Service(advertised="http://x"), SMALL, place="operator")
 
 
 @pytest.mark.parametrize("place", ["host", "operator"])
 def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "client.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    monkeypatch.setattr(runner, "path_of", lambda name: tmp_path / "client.py")
-    monkeypatch.setattr(runner, "_FOLDER", tmp_path)
+    as_client(monkeypatch, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with pytest.raises(
         GateInconclusive, match=r"killed \(SIGKILL\), and what it had measured is lost"
     ) as found:
@@ -356,10 +344,8 @@ def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("place", ["host", "operator"])
 def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "client.py").write_text("import time; time.sleep(600)")
-    monkeypatch.setattr(runner, "_FOLDER", tmp_path)
+    as_client(monkeypatch, "import time; time.sleep(600)")
     host = FakeHost(tmp_path, script=[None] * 100)
-    monkeypatch.setattr(runner, "FILES", ("client.py",))
     with pytest.raises(GateInconclusive, match=r"said nothing for 0\.5 s"):
         run_benchmark(host, Service(advertised="http://x"), SMALL, place=place, silence=0.5)
     if place == "host":
