@@ -1,6 +1,6 @@
-"""What may be said to the stand-in engine: its settings and the options of its faults, checked before they are written.
+"""Settings of the stand-in engine and options of its faults, checked before they are written.
 
-The stand-in reads both at its start; a value that it cannot use would end it there, and look like a failing engine.
+The stand-in reads both when it starts; a value that it cannot use would end it there, and look like a failing engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from deployer.config.problems import nearest, printable
 from deployer.errors import UsageError
 
 Rule = tuple[str, Callable[[object], bool]]
-"""What is wanted, in words, and whether a value is that."""
+"""What is expected, in words, and whether a value is that."""
 
 
 def _number(value: object) -> bool:
@@ -22,7 +22,7 @@ def _number(value: object) -> bool:
 
 
 def number(low: float, high: float, *, whole: bool = False) -> Rule:
-    """A finite number from ``low`` to ``high``, both allowed."""
+    """Return the rule for a number from ``low`` to ``high``, both included."""
 
     def fits(value: object) -> bool:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -54,7 +54,7 @@ EXCEPTION: Rule = (
 
 
 def one_of(*words: str) -> Rule:
-    """One of some words."""
+    """Return the rule for one of several words."""
     return " or ".join(words), lambda value: value in words
 
 
@@ -113,17 +113,17 @@ REQUIRED = {"wrong-argument": ("argument", "value")}
 
 
 def check_settings(settings: Mapping[str, object]) -> None:
-    """UsageError unless every setting is known and its value is of its kind."""
+    """Raise UsageError unless every setting exists and has a valid value."""
     if "version" in settings:
         raise UsageError(
-            "the stand-in's version is no setting of --set",
-            remedy="give `deployer rehearse up --sglang VERSION`",
+            "the stand-in's version cannot be changed by --set",
+            remedy="use `deployer rehearse up --sglang VERSION`",
         )
     _check("setting", "of the stand-in engine", settings, SETTINGS)
 
 
 def check_fault(name: str, options: Mapping[str, object]) -> None:
-    """UsageError unless every option is one of this fault's, of its kind, and none is missing."""
+    """Raise UsageError unless every option belongs to this fault and is valid, and none is missing."""
     _check("option", f"of the fault {name}", options, {**FAULT_OPTIONS[name], **CONDITIONS})
     missing = [key for key in REQUIRED.get(name, ()) if key not in options]
     if missing:
@@ -142,12 +142,12 @@ def _check(kind: str, whose: str, given: Mapping[str, object], allowed: Mapping[
         if key not in allowed:
             near = nearest(key, allowed)
             raise UsageError(
-                f"{_quoted(key)} is no {kind} {whose}" + (f"; did you mean {near}?" if near else ""),
+                f"{_quoted(key)} is not a valid {kind} {whose}" + (f"; did you mean {near}?" if near else ""),
                 remedy=f"choose among {', '.join(sorted(allowed))}",
             )
         wanted, fits = allowed[key]
         if not fits(value):
             raise UsageError(
-                f"the {kind} {key} {whose} is {wanted}, not {_quoted(value)}",
-                remedy=f"give it as --set {key}=VALUE",
+                f"the {kind} {key} {whose} must be {wanted}, not {_quoted(value)}",
+                remedy=f"use --set {key}=VALUE",
             )

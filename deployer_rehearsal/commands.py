@@ -23,7 +23,7 @@ from deployer_rehearsal.sets import DEFAULT_FOLDER, DEFAULT_SET, SGLANG_SET, STO
 
 
 def shipped_inventory(engine: str = "standin") -> str:
-    """The inventory of an engine's usual set, as short as it can be said from here."""
+    """Return the path of the inventory of an engine's usual set, relative to here if possible."""
     path = shipped("inventories") / TEMPLATES[engine][0]
     try:
         here = Path.cwd()
@@ -33,7 +33,7 @@ def shipped_inventory(engine: str = "standin") -> str:
 
 
 def rerun_hint(engine: str = "standin") -> str:
-    """What to do with the host that a demo leaves."""
+    """Return what to do with the host that a demo leaves."""
     if engine == "sglang":
         inventory = shipped_inventory(engine)
         return (
@@ -73,31 +73,24 @@ set_option = click.option(
 )
 
 
-#: What of the environment goes on to root; pip's settings too, for the packages of the real engine.
+#: Variables that are passed on to root; so are pip's settings, for the packages of the real engine.
 _KEPT = ["DEPLOYER_REHEARSAL_DIR", "DEPLOYER_JSON"]
 
 
 def as_root() -> None:
-    """Go on as root: the same command line again through `sudo -n`, where that is allowed and needed."""
+    """Run the same command line again as root, through `sudo -n`, if that is needed and allowed."""
     sudo = machine.program("sudo")
     if os.geteuid() == 0 or sudo is None:
         return
-    allowed = subprocess.run([sudo, "-n", "true"], capture_output=True, check=False).returncode == 0
-    if allowed:
-        command = [
-            sudo,
-            "-n",
-            f"--preserve-env={','.join(_KEPT + [name for name in os.environ if name.startswith('PIP_')])}",
-            sys.executable,
-            "-m",
-            "deployer",
-        ]
+    if subprocess.run([sudo, "-n", "true"], capture_output=True, check=False).returncode == 0:
+        kept = ",".join(_KEPT + [name for name in os.environ if name.startswith("PIP_")])
         sys.stdout.flush()
-        os.execv(sudo, [*command, *sys.argv[1:]])
+        command = [sudo, "-n", f"--preserve-env={kept}", sys.executable, "-m", "deployer", *sys.argv[1:]]
+        os.execv(sudo, command)
 
 
 def say_to(as_json: bool) -> Callable[[str], None]:
-    """Where progress goes: stderr when stdout belongs to a JSON document."""
+    """Return where progress goes: to stderr if stdout belongs to a JSON document."""
     return lambda line: click.echo(line, err=as_json)
 
 
@@ -106,21 +99,23 @@ def print_json(document: object) -> None:
 
 
 class OnThisMachine(click.Group):
-    """Commands that keep files on the operator's machine, whose disk may be full, or not be ours to write to.
+    """Commands that keep files on the operator's machine, whose disk may be full or not writable.
 
-    What they make they make step by step, and each goes on from where one before it was broken off.
+    They work step by step, and each continues where an interrupted one left off.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except OSError as error:
-            told = machine.trouble_with_files(error)
-            if told is None:
+            trouble = machine.trouble_with_files(error)
+            if trouble is None:
                 raise
-            raise told from error
+            raise trouble from error
         except KeyboardInterrupt as error:
-            raise Interrupted("interrupted", remedy="the same command again goes on from here") from error
+            raise Interrupted(
+                "interrupted", remedy="run the same command again to continue from here"
+            ) from error
 
 
 @click.group(
@@ -129,7 +124,7 @@ class OnThisMachine(click.Group):
 Examples:
   deployer rehearse up                               one host, SGLang 0.5.12.post1
   deployer -i inventories/rehearsal.toml apply tp8   deploy on it
-  deployer rehearse fault oom-in-capture             let every start fail, until `fault clear`
+  deployer rehearse fault oom-in-capture             make every start fail, until `fault clear`
   deployer rehearse fault clear
   deployer rehearse down                             nothing is left""",
 )
@@ -187,8 +182,8 @@ def up(
 ) -> None:
     """Boot practice hosts, or find them booted.
 
-    The real engine is prepared once, beside the sets: a Python environment with SGLang, and a tiny model. A preparation
-    that was broken off goes on where it was.
+    The real engine is prepared once, for all sets: a Python environment with SGLang, and a tiny model. An interrupted
+    preparation continues where it stopped.
     """
     as_root()
     usual_set = TEMPLATES[engine][1]
@@ -213,7 +208,7 @@ def up(
 @set_option
 @json_option
 def down(set_name: str, as_json: bool) -> None:
-    """End practice hosts and remove all that they wrote."""
+    """Stop practice hosts and remove everything they wrote."""
     as_root()
     removed = hosts.down(set_name, say=say_to(as_json))
     if as_json:
@@ -225,30 +220,30 @@ def down(set_name: str, as_json: bool) -> None:
 @rehearse.command(epilog="\b\nExample:\n  deployer rehearse clean")
 @json_option
 def clean(as_json: bool) -> None:
-    """Remove the prepared real engine (SGLang and its model). Practice hosts that use it must be down."""
+    """Remove the prepared real engine (SGLang and its model). No practice host may be using it."""
     as_root()
     machine.require_root()
-    given_back = sglang_env.clean(lambda: hosts.sets_with("sglang"))
+    freed = sglang_env.clean(lambda: hosts.sets_with("sglang"))
     if as_json:
-        print_json({"removed": given_back is not None, "bytes": given_back or 0})
-    elif given_back is None:
+        print_json({"removed": freed is not None, "bytes": freed or 0})
+    elif freed is None:
         click.echo("no engine is prepared")
     else:
-        click.echo(f"removed sglang-{sglang_env.VERSION}: {size_text(given_back)}")
+        click.echo(f"removed sglang-{sglang_env.VERSION}: {size_text(freed)}")
 
 
 @rehearse.command(epilog="\b\nExamples:\n  deployer rehearse status\n  deployer rehearse status --json")
 @set_option
 @json_option
 def status(set_name: str, as_json: bool) -> None:
-    """Which practice hosts there are, and which faults they have."""
+    """Show the practice hosts and their faults."""
     as_root()
     document = hosts.status(set_name)
     if as_json:
         print_json(document)
         return
     if not document["hosts"]:
-        click.echo(f"there is no set {set_name} of practice hosts; `deployer rehearse up` boots one")
+        click.echo(f"there is no set {set_name} of practice hosts; `deployer rehearse up` creates one")
     for host in document["hosts"]:
         state = "up" if host["ssh"] else "running, SSH does not answer" if host["running"] else "down"
         faults = ", ".join(entry["name"] for entry in host["faults"])
@@ -281,7 +276,7 @@ Examples:
 @set_option
 @json_option
 def fault(name: str, pairs: tuple[str, ...], host_name: str | None, set_name: str, as_json: bool) -> None:
-    """Let the stand-in engine fail as real ones do, until `fault clear`.
+    """Make the stand-in engine fail as real ones do, until `fault clear`.
 
     NAME is one of: {names}. Their options: docs/rehearsal.md; every one takes once=true, when_argv_contains=TEXT
     and unless_argv_contains=TEXT.
@@ -298,14 +293,14 @@ fault.help = (fault.help or "").replace("{names}", ", ".join((*hosts.FAULTS, "cl
 
 
 def options(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """KEY=VALUE words as data: a value that is JSON (a number, true, a list) is taken as such, else as text."""
-    found: dict[str, Any] = {}
+    """Return KEY=VALUE words as data: values that are JSON (a number, true, a list) as such, others as text."""
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not key or not separator:
-            raise UsageError(f"--set wants KEY=VALUE, not `{pair}`")
+            raise UsageError(f"--set expects KEY=VALUE, not `{pair}`")
         try:
-            found[key] = json.loads(value)
+            values[key] = json.loads(value)
         except ValueError:
-            found[key] = value
-    return found
+            values[key] = value
+    return values

@@ -1,6 +1,6 @@
 """Processes and control groups of a practice host: its systemd-nspawn, found by the root folder it runs on.
 
-No process is ended but one that was found by the folder of a host.
+Only processes found by a host's folder are ever killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift;
 
 
 def process_started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is none (a zombie counts as none)."""
+    """Return when a process started, in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -32,8 +32,8 @@ def process_started(pid: int) -> int | None:
 
 
 def containers_of(root: Path) -> list[int]:
-    """Process ids of every systemd-nspawn that runs on exactly this root folder."""
-    found = []
+    """Return the process ids of every systemd-nspawn on exactly this root folder."""
+    pids = []
     wanted = f"--directory={root}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -46,12 +46,12 @@ def containers_of(root: Path) -> list[int]:
         program = argv[0].rpartition(b"/")[2]
         starts = program == b"sh" and _ENTER.encode() in argv  # and becomes systemd-nspawn
         if alive and wanted in argv and (starts or program == b"systemd-nspawn"):
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def init_of(container: int) -> int | None:
-    """The process that is PID 1 inside a container, as the machine numbers it; None before it exists."""
+    """Return a container's PID 1 as the machine numbers it; None before it exists."""
     for child in _children(container):
         try:
             status = Path(f"/proc/{child}/status").read_text()
@@ -71,15 +71,13 @@ def _children(pid: int) -> list[int]:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL one process; nothing if it is gone already."""
-    try:
+    """Send SIGKILL to a process, unless it is gone already."""
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def wait_gone(pids: Sequence[int], patience: float = 15.0) -> None:
-    """Wait until processes have ended (reaping those that are our children). HostError after ``patience`` seconds."""
+    """Wait until processes have ended, reaping our children. Raise HostError after ``patience`` seconds."""
     deadline = time.monotonic() + patience
     left = list(pids)
     while left:
@@ -95,15 +93,15 @@ def wait_gone(pids: Sequence[int], patience: float = 15.0) -> None:
 
 # Control groups
 
-# Beside the machine's own processes the group of all hosts counts as one process, unless told otherwise: on a busy
-# machine a host would get next to nothing.
+# By default the group of all hosts would count as one process beside the machine's own, and get next to nothing on a
+# busy machine.
 _SHARES = {"cpu.shares": "16384", "cpu.weight": "1600"}
 
 
 def control_groups(name: str) -> list[Path]:
-    """Fresh control groups for one host, one in each hierarchy; [] where systemd hands them out itself.
+    """Create control groups for one host, one in each hierarchy; none if systemd runs the machine and creates them.
 
-    On a machine that systemd does not run, containers would otherwise share the group they were started from.
+    Without systemd, containers would otherwise share the group they were started from.
     """
     if Path("/run/systemd/system").is_dir():
         return []
@@ -123,14 +121,14 @@ def control_groups(name: str) -> list[Path]:
 
 
 def group_paths(name: str, table: str | None = None) -> list[Path]:
-    """Where a host's control groups are. ``table`` is the text of /proc/self/mounts."""
+    """Return the folders of a host's control groups. ``table`` is the text of /proc/self/mounts."""
     text = Path("/proc/self/mounts").read_text() if table is None else table
     points = [line.split()[1] for line in text.splitlines() if line.split()[2:3] in (["cgroup"], ["cgroup2"])]
     return [Path(point) / "deployer-rehearsal" / name for point in points]
 
 
 def remove_control_groups(name: str) -> None:
-    """Remove a host's control groups, innermost first; those with processes in them stay."""
+    """Remove a host's control groups, innermost first, except those that still have processes."""
     if Path("/run/systemd/system").is_dir():
         return
     for path in group_paths(name):
@@ -148,9 +146,9 @@ _WITHOUT = ",".join("-" + name[len("CAP_") :].lower() for name in DROPPED.split(
 
 
 def start(root: Path, name: str, hostname: str, binds: Sequence[tuple[Path, str]], log: Path) -> int:
-    """Boot ``rehearsal.target`` on ``root``; returns the process id of systemd-nspawn.
+    """Boot ``rehearsal.target`` on ``root``; return the process id of systemd-nspawn.
 
-    ``binds``: folders of the machine, and where the host sees them, read-only.
+    ``binds`` are folders of the machine and where the host sees them, read-only.
     """
     nspawn = machine.program("systemd-nspawn")
     assert nspawn is not None
@@ -198,7 +196,7 @@ def _nspawn_path(path: Path | str) -> str:
 
 
 def enter(init: int, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> str:
-    """Run a program inside a container (as root, not through SSH) and return what it printed."""
+    """Run a program inside a container as root, without SSH; return its output."""
     spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd"]
     clean = [
         "setpriv",
@@ -217,7 +215,7 @@ def enter(init: int, argv: Sequence[str], *, stdin: str | None = None, timeout: 
 
 
 def memory_limit_file(init: int, groups: str | None = None, mounts: str | None = None) -> Path | None:
-    """The file that limits the memory of all processes of a container; None where the kernel has no such control.
+    """Return the file that limits the memory of all processes of a container; None if the kernel has none.
 
     ``groups`` and ``mounts`` are the texts of the init's cgroup file and of the mount table.
     """
@@ -235,18 +233,18 @@ def memory_limit_file(init: int, groups: str | None = None, mounts: str | None =
         else:
             continue
         # Its systemd keeps PID 1 in a group of its own, below the one that holds the whole container.
-        found = [
+        files = [
             Path(point) / group.strip().removesuffix("/init.scope").lstrip("/") / file for point in points
         ]
-        if found and (found[0].exists() or controllers):
-            return found[0]
+        if files and (files[0].exists() or controllers):
+            return files[0]
     return None
 
 
 def limit_memory(init: int, limit: int | None) -> None:
-    """Let a container's processes have ``limit`` bytes of memory together; None takes the limit away.
+    """Limit the memory of all processes of a container, in bytes; None removes the limit.
 
-    HostError where this kernel cannot do it, or the container holds more than that.
+    Raise HostError if this kernel cannot do that, or the container holds more.
     """
     file = memory_limit_file(init)
     if file is None:

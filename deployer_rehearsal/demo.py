@@ -1,4 +1,4 @@
-"""The demonstrations behind `make demo`, `make demo-sglang` and `make story`: the whole job on a practice host, by the
+"""The demonstrations behind `make demo`, `make demo-sglang` and `make story`: the whole job on a practice host, in the
 commands that anyone would type.
 
     python -m deployer_rehearsal.demo            the story of eight GPUs, on the stand-in engine
@@ -21,13 +21,13 @@ from deployer_rehearsal.sets import DEFAULT_SET, SGLANG_SET, STORY_SET
 
 Words = tuple[str, ...]
 
-#: What was tried on the eight GPUs, in that order.
+#: The profiles that were tried on the eight GPUs, in this order.
 STORY = ("tp8", "pp8", "pp8-async", "pp8-async-mb64", "ep8")
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Commands in order, and the set of practice hosts that they are for."""
+    """Commands in order, and the set of practice hosts they are for."""
 
     set: str
     commands: tuple[Words, ...]
@@ -74,29 +74,23 @@ DEMOS = {
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Run a demo's commands one after the other; stop at the first that fails, with its exit code."""
+    """Run a demo's commands in order; stop at the first that fails and return its exit code."""
     engine = arguments[0] if arguments else "standin"
     if engine not in DEMOS:
-        print(f"there is no demo {engine}; choose one of {', '.join(DEMOS)}", file=sys.stderr)
+        print(f"unknown demo {engine}; choose one of {', '.join(DEMOS)}", file=sys.stderr)
         return 2
     demo = DEMOS[engine]
     began = time.monotonic()
     width = min(shutil.get_terminal_size().columns, 110)
     for words in demo.commands:
-        print(
-            f"\n\033[1m$ deployer {' '.join(words)}\033[0m"
-            if sys.stdout.isatty()
-            else f"\n$ deployer {' '.join(words)}"
-        )
-        sys.stdout.flush()
+        line = f"$ deployer {' '.join(words)}"
+        print(f"\n\033[1m{line}\033[0m" if sys.stdout.isatty() else f"\n{line}", flush=True)
         options = () if words[0] == "rehearse" else ("-i", str(find(demo.set)[0].inventory))
         finished = subprocess.run(
             [sys.executable, "-m", "deployer", *words, *options], check=False, stdin=subprocess.DEVNULL
         )
         if finished.returncode != 0:
-            print(
-                f"\n`deployer {' '.join(words)}` ended with exit code {finished.returncode}; the demo stops here."
-            )
+            print(f"\n`{line[2:]}` ended with exit code {finished.returncode}; the demo stops here.")
             return finished.returncode
     print("\n" + "-" * width)
     print(f"Done in {time.monotonic() - began:.0f} s. {rerun_hint(engine)}")

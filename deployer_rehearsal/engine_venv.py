@@ -56,13 +56,11 @@ def write_engine(layer: Layer, *, version: str, settings: dict[str, object]) -> 
         layer.way_to(path)
 
 
-def renew_engine(layer: Layer) -> bool:
-    """Write it again where it leads to another checkout or Python than these, which may be gone. Settings stay."""
-    if all(layer.leads_to(place, target) for place, target in _links().items()):
-        return False
-    settings = json.loads(layer.at(SETTINGS_FILE).read_text())
-    write_engine(layer, version=settings["version"], settings=settings)
-    return True
+def renew_engine(layer: Layer) -> None:
+    """Write it again, with its settings, if it leads to another checkout or Python, which may be gone."""
+    if not all(layer.leads_to(place, target) for place, target in _links().items()):
+        settings = json.loads(layer.at(SETTINGS_FILE).read_text())
+        write_engine(layer, version=settings["version"], settings=settings)
 
 
 def _packages() -> str:
@@ -70,21 +68,21 @@ def _packages() -> str:
 
 
 def _links() -> dict[str, Path]:
-    """The links of the venv, and where on this machine they lead."""
+    """Return the links of the venv, and where on this machine they lead."""
     interpreter = Path(sys.executable).resolve()
     names = ("python", "python3", f"python{sys.version_info.major}.{sys.version_info.minor}")
-    found = {f"/opt/sglang/bin/{name}": interpreter for name in names}
-    found |= {f"{_packages()}/{path.name}": path for path in _files_of("httpx")}
-    return found | {f"{_packages()}/sglang": _ENGINE / "sglang"}
+    links = {f"/opt/sglang/bin/{name}": interpreter for name in names}
+    links |= {f"{_packages()}/{path.name}": path for path in _files_of("httpx")}
+    return links | {f"{_packages()}/sglang": _ENGINE / "sglang"}
 
 
 def quoted(path: Path) -> str:
-    """A path as one word of a shell script."""
+    """Return a path as one word of a shell script."""
     return "'" + str(path).replace("'", "'\\''") + "'"
 
 
 def needed_from_machine() -> list[Path]:
-    """Folders of the machine that the engine needs; a host must see them as they are now, not as they were at `up`."""
+    """Return the folders of the machine that the engine needs, to be seen as they are now, not as they were at `up`."""
     system = {Path("/"), Path("/usr"), Path("/usr/local")}
     sources = {Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), package_root()}
     sources |= {Path(sys.executable).resolve().parent, *(path.parent for path in _files_of("httpx"))}
@@ -93,8 +91,8 @@ def needed_from_machine() -> list[Path]:
 
 
 def _files_of(distribution: str) -> list[Path]:
-    """Top-level modules, packages and metadata of a distribution and of all it requires."""
-    found: set[Path] = set()
+    """Return the top-level modules, packages and metadata of a distribution and of all it requires."""
+    files: set[Path] = set()
     seen: set[str] = set()
     waiting = [distribution]
     while waiting:
@@ -109,8 +107,8 @@ def _files_of(distribution: str) -> list[Path]:
         for file in installed.files or []:
             top = file.parts[0]
             if top not in ("..", "__pycache__"):
-                found.add(Path(str(installed.locate_file(top))))
+                files.add(Path(str(installed.locate_file(top))))
         for requirement in installed.requires or []:
             if "extra ==" not in requirement:
                 waiting.append(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
-    return sorted(found)
+    return sorted(files)

@@ -29,7 +29,7 @@ class RehearsalHost:
 
     @property
     def pid(self) -> int:
-        """The host's PID 1 as the machine numbers it, now. HostError when the host is not running."""
+        """The host's PID 1 as the machine numbers it. Raise HostError if the host is not running."""
         inits = self._inits()
         if inits:
             return inits[0]
@@ -44,12 +44,12 @@ class RehearsalHost:
         return bool(self._inits())
 
     def _inits(self) -> list[int]:
-        found = map(container.init_of, container.containers_of(self.folder / "root"))
-        return [init for init in found if init is not None]
+        inits = map(container.init_of, container.containers_of(self.folder / "root"))
+        return [init for init in inits if init is not None]
 
     @property
     def ssh_config(self) -> Path:
-        """An OpenSSH client configuration in which the host's name is enough."""
+        """An OpenSSH client configuration that knows the host by its name."""
         return self.folder.parent / "ssh_config"
 
     @property
@@ -59,11 +59,11 @@ class RehearsalHost:
 
     @property
     def host_config(self) -> dict[str, Any]:
-        """How to reach it as root: fields of an inventory's host."""
+        """How to log in as root: fields of an inventory's host."""
         return self.login("root")
 
     def login(self, user: str) -> dict[str, Any]:
-        """How to reach it as ``root``, ``operator`` (sudo without a password) or ``careful`` (sudo with one)."""
+        """Return how to log in as ``root``, ``operator`` (sudo without a password) or ``careful`` (sudo with one)."""
         keys = self.folder.parent
         return {
             "name": self.name,
@@ -77,22 +77,22 @@ class RehearsalHost:
         }
 
     def limit_memory(self, limit: int | None) -> None:
-        """Let all processes of the host have ``limit`` bytes of memory together; None: as much as the machine has."""
+        """Limit the memory of all the host's processes together, in bytes; None removes the limit."""
         container.limit_memory(self.pid, limit)
 
     def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> str:
-        """Run a program on the host as root, beside SSH; returns its output. HostError when it fails."""
+        """Run a program on the host as root, beside SSH; return its output. Raise HostError if it fails."""
         return container.enter(self.pid, argv, stdin=stdin, timeout=timeout)
 
 
 def host_of(record: SetRecord, name: str) -> RehearsalHost:
-    """A host of a set by its name."""
+    """Return a host of a set by its name."""
     return RehearsalHost(
         name, record.hosts[name].address, SSH_PORT, record.name, record.folder / name, record.engine
     )
 
 
 def find(set_name: str = DEFAULT_SET) -> list[RehearsalHost]:
-    """The hosts of a set, running or not; [] when there is no such set."""
+    """Return the hosts of a set, running or not; [] if there is no such set."""
     record = sets.load_set(set_name)
     return [host_of(record, name) for name in record.hosts] if record else []

@@ -5,7 +5,7 @@
     powercut(hosts[0])                      lose what was not synced, boot again
     down("default")                         nothing of the set is left
 
-All functions need root on a Linux machine (PreflightRefused otherwise) and tell their progress through ``say``.
+All functions need root on a Linux machine (else PreflightRefused) and report progress through ``say``.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def up(
     settings: Mapping[str, object] | None = None,
     say: Say = _silent,
 ) -> list[RehearsalHost]:
-    """Boot a set of hosts, or find it booted; returns them in order, ready for SSH.
+    """Boot a set of hosts, or find it booted; return them in order, ready for SSH.
 
-    A set that is already up stays as it is; one with fewer hosts than asked for gets more; a host that stopped boots
-    again from its disk. ``engine`` is ``standin``, or ``sglang``: the real one on the CPU, which is prepared first if
-    it is not yet. ``settings`` are for the stand-in engine, see `configure`. UsageError for a setting that there is
-    not, a version it cannot speak or another engine or version than the set has, PreflightRefused where the machine is
-    not fit, HostError when something cannot be prepared or does not boot.
+    A set that is up stays as it is; one with fewer hosts than requested gets more; a host that stopped boots again
+    from its disk. ``engine`` is ``standin`` or ``sglang``: the real one on the CPU, prepared first if necessary.
+    ``settings`` are for the stand-in engine, see `configure`. Raise UsageError for an invalid setting, or for another
+    engine or version than the set has; PreflightRefused if the machine is not fit; HostError if something cannot be
+    prepared or does not boot.
     """
     engine_version = _version(engine, engine_version, settings or {})
     if not 1 <= hosts <= sets.MOST_HOSTS:
@@ -80,7 +80,7 @@ def up(
         if record and (record.engine, record.engine_version) != (engine, engine_version):
             kind = "the stand-in for " if record.engine == "standin" else "the real "
             raise UsageError(
-                f"set {set_name} is there already, with {kind}SGLang {record.engine_version}",
+                f"set {set_name} already exists, with {kind}SGLang {record.engine_version}",
                 remedy=f"run `deployer rehearse down --name {set_name}` first",
             )
         record = record or SetRecord(set_name, folder, engine_version, engine=engine)
@@ -89,12 +89,11 @@ def up(
         addresses = sets.take_addresses(set_name, folder, count)
         for number, address in enumerate(addresses, start=1):
             name = f"practice-{number}"
-            known = record.hosts.get(name) or HostRecord(name, address)
-            record = replace(record, hosts=record.hosts | {name: known})
+            record = replace(record, hosts={name: HostRecord(name, address)} | record.hosts)
         record.save()
         if engine == "sglang" and not prepared(environment()):
             raise HostError(
-                "the prepared SGLang was removed meanwhile", remedy="the same command again prepares it"
+                "the prepared SGLang was removed meanwhile", remedy="run the same command again to prepare it"
             )
         ready = [host_of(record, name) for name in record.hosts]
         started = {host.name: time.monotonic() for host in ready if not host.running}
@@ -104,7 +103,7 @@ def up(
         write_inventory(folder / "inventory.toml", ready)
         for host in ready:
             if host.name not in started:
-                say(f"{host.name} is up already ({host.address})")
+                say(f"{host.name} is already up ({host.address})")
                 if settings:
                     configure(host, **settings)
                 continue
@@ -126,7 +125,7 @@ def up(
 
 
 def _version(engine: str, version: str | None, settings: Mapping[str, object]) -> str:
-    """The SGLang version of an engine, given or usual. UsageError for what that engine cannot be told."""
+    """Return an engine's SGLang version, by default the usual one. Raise UsageError for what it does not accept."""
     if engine == "standin":
         if version is not None and version not in VERSIONS:
             raise UsageError(
@@ -136,21 +135,19 @@ def _version(engine: str, version: str | None, settings: Mapping[str, object]) -
         check_settings(settings)
         return version or DEFAULT_VERSION
     if engine != "sglang":
-        raise UsageError(f"there is no engine {engine}", remedy="choose standin or sglang")
+        raise UsageError(f"unknown engine {engine}", remedy="choose standin or sglang")
     if settings:
-        raise UsageError(
-            f"{', '.join(settings)}: only the stand-in engine has settings", remedy="leave --set out"
-        )
+        raise UsageError(f"{', '.join(settings)}: only the stand-in engine has settings", remedy="omit --set")
     if version not in (None, SGLANG_VERSION):
         raise UsageError(
             f"the real engine is SGLang {SGLANG_VERSION}, not {version}",
-            remedy=f"leave --sglang out, or give --sglang {SGLANG_VERSION}",
+            remedy=f"omit --sglang, or give --sglang {SGLANG_VERSION}",
         )
     return SGLANG_VERSION
 
 
 def _prepare(host: RehearsalHost, version: str, settings: dict[str, object]) -> None:
-    """Make the host's disk with all its files; `complete` is written last."""
+    """Create the host's disk with all its files; write `complete` last."""
     _unmount(host)
     host.folder.mkdir(exist_ok=True)
     image = host.folder / "disk.img"
@@ -183,7 +180,7 @@ def _prepare(host: RehearsalHost, version: str, settings: dict[str, object]) -> 
 
 
 def _boot(host: RehearsalHost) -> None:
-    """Mount the host's disk and start its container; does not wait."""
+    """Mount the host's disk and start its container, without waiting."""
     root = host.folder / "root"
     _stop(host)
     machine.mount_image(host.folder / "disk.img", host.folder / "disk")
@@ -195,14 +192,14 @@ def _boot(host: RehearsalHost) -> None:
 
 
 def _binds(engine: str) -> list[tuple[Path, str]]:
-    """Folders of the machine that hosts with an engine see, and where."""
+    """Return the folders of the machine that hosts with an engine see, and where."""
     if engine == "sglang":
         return real_engine_binds()
     return [(path, str(path)) for path in needed_from_machine()]
 
 
 def _await_boot(host: RehearsalHost) -> None:
-    """Wait until SSH answers and every unit of the boot has started."""
+    """Wait until SSH answers and every unit of the boot has started. Raise HostError if one fails."""
     deadline = time.monotonic() + BOOT_SECONDS
     while not (host.running and machine.ssh_answers(host.address, host.port)):
         gone = not container.containers_of(host.folder / "root")
@@ -230,7 +227,7 @@ def _console_tail(host: RehearsalHost) -> str:
 
 
 def _stop(host: RehearsalHost) -> None:
-    """End the host's processes at once and unmount its disk. Works from any half-way state."""
+    """Kill the host's processes and unmount its disk, whatever state a killed command left it in."""
     _kill(host)
     _unmount(host)
 
@@ -241,7 +238,7 @@ def _kill(host: RehearsalHost) -> None:
     for pid in inits:
         container.kill(pid)
     container.wait_gone(inits)
-    # systemd-nspawn ends by itself after its PID 1; one that has none (yet) is ended here.
+    # systemd-nspawn ends by itself after its PID 1; one that has none (yet) is killed here.
     with contextlib.suppress(HostError):
         container.wait_gone(containers, patience=5.0 if inits else 0.0)
     for pid in container.containers_of(host.folder / "root"):
@@ -257,7 +254,7 @@ def _unmount(host: RehearsalHost) -> None:
 
 
 def down(set_name: str = DEFAULT_SET, *, say: Say = _silent) -> bool:
-    """End a set and remove everything of it; True if there was one. Works after a failed or killed `up` too."""
+    """Remove a set with everything that belongs to it; return whether it existed. Works after a killed `up`, too."""
     machine.require_root()
     folder = sets.set_folder(set_name)
     with sets.lock_set(set_name):
@@ -277,8 +274,9 @@ def down(set_name: str = DEFAULT_SET, *, say: Say = _silent) -> bool:
 
 
 def status(set_name: str = DEFAULT_SET) -> dict[str, Any]:
-    """What there is of a set, as data: version, and each host with its address, whether it runs, and its faults."""
+    """Return a set as data: its engine, and each host with its address, whether it runs, and its faults."""
     record = sets.load_set(set_name)
+    folder = sets.set_folder(set_name)
     shown = []
     for host in find(set_name):
         running = host.running
@@ -295,11 +293,11 @@ def status(set_name: str = DEFAULT_SET) -> dict[str, Any]:
         )
     return {
         "set": set_name,
-        "folder": str(sets.set_folder(set_name)),
+        "folder": str(folder),
         "engine": record.engine if record else None,
         "engine_version": record.engine_version if record else None,
-        "inventory": str(sets.set_folder(set_name) / "inventory.toml") if record else None,
-        "ssh_config": str(sets.set_folder(set_name) / "ssh_config") if record else None,
+        "inventory": str(folder / "inventory.toml") if record else None,
+        "ssh_config": str(folder / "ssh_config") if record else None,
         "hosts": shown,
         "sets": sets.all_sets(),
         "prepared": describe(),
@@ -307,13 +305,13 @@ def status(set_name: str = DEFAULT_SET) -> dict[str, Any]:
 
 
 def sets_with(engine: str) -> list[str]:
-    """The sets that have hosts with an engine, running or not."""
+    """Return the names of the sets with an engine, running or not."""
     records = [sets.load_set(name) for name in sets.all_sets()]
     return [record.name for record in records if record and record.engine == engine]
 
 
 def powercut(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
-    """Cut the host's power and boot it again. What it had not synced to its disk is lost."""
+    """Cut the host's power and boot it again: what it had not synced to its disk is lost."""
     machine.require_root()
     with sets.lock_set(host.set):
         init = host.pid
@@ -327,7 +325,7 @@ def powercut(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
 
 
 def reboot(host: RehearsalHost, *, say: Say = _silent) -> RehearsalHost:
-    """Reboot the host in order: units are stopped and everything is synced."""
+    """Reboot the host in an orderly way: units are stopped and everything is synced."""
     machine.require_root()
     with sets.lock_set(host.set):
         init = host.pid

@@ -1,21 +1,18 @@
-"""The files by which others find a set's hosts: OpenSSH configuration, known hosts, and an inventory for deployer."""
+"""The files that lead to a set's hosts: OpenSSH configuration, known hosts, and an inventory for deployer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deployer.resources import shipped
 from deployer_rehearsal import sets
-
-if TYPE_CHECKING:
-    from deployer_rehearsal.hosts import RehearsalHost
+from deployer_rehearsal.host import RehearsalHost
 
 
 def write_ssh_files(folder: Path, hosts: Sequence[RehearsalHost], users: Sequence[str]) -> None:
-    """Keys (made once), known_hosts and ssh_config: `ssh -F ssh_config practice-1` is root."""
+    """Write keys (once), known_hosts and ssh_config: `ssh -F ssh_config practice-1` logs in as root."""
     sets.make_key(folder / "client_key", "rehearsal operator")
     known = []
     blocks = []
@@ -37,7 +34,7 @@ def write_ssh_files(folder: Path, hosts: Sequence[RehearsalHost], users: Sequenc
     sets.give_to_operator(folder / "client_key")
 
 
-#: The shipped inventory of each engine: the file, and the set and address that it speaks of.
+#: The shipped inventory of each engine: the file, and the set and address in it.
 TEMPLATES = {
     "standin": ("rehearsal.toml", sets.DEFAULT_SET, "127.77.0.1"),
     "sglang": ("rehearsal-sglang.toml", sets.SGLANG_SET, "127.77.0.241"),
@@ -45,7 +42,7 @@ TEMPLATES = {
 
 
 def inventory_text(template: str, folder: Path, hosts: Sequence[RehearsalHost]) -> str:
-    """The shipped inventory of the hosts' engine with this set's folder and addresses in it, and all of its hosts."""
+    """Return the shipped inventory of the hosts' engine with this set's folder and hosts in it."""
     _, usual_set, usual_address = TEMPLATES[hosts[0].engine]
     block = re.search(r"^\[hosts\.practice-1\]\n(?:.+\n)+", template, re.MULTILINE)
     assert block is not None

@@ -1,4 +1,4 @@
-"""The writable layer of a practice host: what it has that the operator's machine has not, and what it hides.
+"""The writable layer of a practice host: what it adds to the operator's machine, and what it hides.
 
 The layer is written before it is mounted over the machine's root, so building it touches nothing of the machine.
 """
@@ -20,7 +20,7 @@ class Layer:
         self.lower = lower
 
     def at(self, path: str | Path) -> Path:
-        """Where a path of the host lies in the layer."""
+        """Return where a path of the host lies in the layer."""
         return self.upper / str(path).lstrip("/")
 
     def directory(
@@ -31,7 +31,7 @@ class Layer:
         opaque: bool = False,
         owner: tuple[int, int] | None = None,
     ) -> Path:
-        """A folder. Without ``mode`` it has the machine's mode and owner; ``opaque`` hides the machine's content."""
+        """Create a folder, by default with the machine's mode and owner. ``opaque`` hides the machine's content."""
         target = self.at(path)
         if not target.is_dir():
             if target != self.upper:
@@ -52,7 +52,7 @@ class Layer:
         return target
 
     def file(self, path: str | Path, text: str, mode: int = 0o644, owner: tuple[int, int] = (0, 0)) -> Path:
-        """A file with exactly this text."""
+        """Write a file."""
         self.directory(Path(path).parent)
         target = self.at(path)
         target.write_text(text)
@@ -61,26 +61,26 @@ class Layer:
         return target
 
     def link(self, path: str | Path, to: str | Path) -> None:
-        """A symbolic link, replacing an earlier one of this layer."""
+        """Create a symbolic link, replacing an earlier one of this layer."""
         self.directory(Path(path).parent)
         target = self.at(path)
         target.unlink(missing_ok=True)
         target.symlink_to(to)
 
     def leads_to(self, path: str | Path, to: Path) -> bool:
-        """Whether a path is a symbolic link of this layer to just that."""
+        """Whether a path is a symbolic link of this layer to ``to``."""
         target = self.at(path)
         return target.is_symlink() and target.readlink() == to
 
     def way_to(self, path: Path) -> None:
-        """Let everybody on the host walk to ``path`` (an interpreter below /root, say)."""
+        """Let everybody on the host reach ``path`` (an interpreter below /root, say)."""
         for parent in reversed(path.parents):
             below = self.lower / str(parent).lstrip("/")
             if below.is_dir() and not below.stat().st_mode & 0o001:
                 self.directory(parent, (below.stat().st_mode & 0o7777) | 0o011)
 
     def read_below(self, path: str) -> str:
-        """The machine's own text of a file; empty where there is none."""
+        """Return the machine's own text of a file, "" if there is none."""
         try:
             return (self.lower / path.lstrip("/")).read_text()
         except FileNotFoundError:

@@ -1,7 +1,6 @@
 """What a practice host takes from the operator's machine: programs, disk images, mounts, addresses.
 
-Everything here acts on the machine itself, so every function names exactly what it touches: an image or a folder below
-a set's own state folder.
+Everything here acts on the machine itself, and only on what it is given: images and folders of a set.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _EXT4_SHUTDOWN = 0x8004587D
 _NO_LOG_FLUSH = 2
 
-
-# What a disk and its folders can do to anyone; other errors of files are faults of ours.
+# Trouble of the disk and its folders; any other error is a fault of ours.
 _DISK_TROUBLE = frozenset(
     {
         errno.EACCES,
@@ -58,28 +56,28 @@ _DISK_TROUBLE = frozenset(
 
 
 def trouble_with_files(error: OSError) -> HostError | None:
-    """What the operator is told of a file that cannot be written or read; None where that is no fault of the disk."""
+    """Return what to report of a file that cannot be written or read; None if the disk is not at fault."""
     if error.errno not in _DISK_TROUBLE:
         return None
     where = f" at {error.filename}" if error.filename else ""
     return HostError(
         f"a file of the practice hosts cannot be written or read: {error.strerror}{where}",
-        remedy="put that right, or name a folder on another disk in DEPLOYER_REHEARSAL_DIR",
+        remedy="fix that, or name a folder on another disk in DEPLOYER_REHEARSAL_DIR",
     )
 
 
 def program(name: str) -> str | None:
-    """Where a program is, looked for in the system's folders too (an ordinary user's PATH lacks sbin)."""
+    """Return the path of a program, from the system's folders too (an ordinary user's PATH lacks sbin)."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
 
 
 def missing_packages(find: Callable[[str], str | None] = program) -> list[str]:
-    """The Debian packages whose programs are not here, in alphabetical order."""
+    """Return the Debian packages whose programs are missing, in alphabetical order."""
     return sorted({package for name, package in _PROGRAMS.items() if find(name) is None})
 
 
 def require_root() -> None:
-    """Refuse (PreflightRefused) unless this is Linux and we are root on it."""
+    """Raise PreflightRefused unless this is Linux and we are root."""
     if os.uname().sysname != "Linux":
         raise PreflightRefused(
             "practice hosts need Linux: they are systemd-nspawn containers",
@@ -93,7 +91,7 @@ def require_root() -> None:
 
 
 def require_fit() -> None:
-    """Refuse (PreflightRefused) unless this machine can run practice hosts and we are root on it."""
+    """Raise PreflightRefused unless this machine can run practice hosts and we are root."""
     require_root()
     packages = missing_packages()
     if packages:
@@ -113,23 +111,43 @@ _locks: set[int] = set()
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file. Programs that `run` starts meanwhile hold it too: if we are killed, until they have ended."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def locked(path: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[int]:
+    """Hold a lock file; give its descriptor. ``waiting`` is called once if another process holds it.
+
+    Programs that `run` starts meanwhile inherit the descriptor: if we are killed, they hold the lock until they end.
+    """
+    announced = False
     while True:
-        with path.open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
             try:
-                current = os.path.samestat(os.fstat(handle.fileno()), path.stat())
-            except FileNotFoundError:
-                current = False
-            if current:  # otherwise its last holder has removed the file, and others lock a new one
-                _locks.add(handle.fileno())
-                try:
-                    yield
-                finally:
-                    _locks.discard(handle.fileno())
-                return
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:  # its last holder has removed the folder
+                continue
+            stack.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not announced:
+                    waiting()
+                announced = True
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_file(lock, path):  # its last holder has removed it, and others lock a new one
+                continue
+            _locks.add(lock)
+            try:
+                yield lock
+            finally:
+                _locks.discard(lock)
+            return
+
+
+def _is_file(handle: int, path: Path) -> bool:
+    """Whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def run(
@@ -161,41 +179,31 @@ def run(
 
 
 def make_image(image: Path, size: int) -> None:
-    """A sparse file of ``size`` bytes with an empty ext4 in it."""
+    """Create a sparse file of ``size`` bytes with an empty ext4 in it."""
     with image.open("wb") as handle:
         handle.truncate(size)
-    run(
-        [
-            "mkfs.ext4",
-            "-q",
-            "-F",
-            "-m",
-            "0",
-            "-E",
-            "nodiscard,lazy_itable_init=1,lazy_journal_init=1",
-            str(image),
-        ]
-    )
+    options = "nodiscard,lazy_itable_init=1,lazy_journal_init=1"
+    run(["mkfs.ext4", "-q", "-F", "-m", "0", "-E", options, str(image)])
 
 
 def mount_image(image: Path, target: Path) -> None:
     """Mount an image; its loop device goes away with the mount.
 
-    The journal is committed when somebody syncs, else once a minute: a power cut then shows what was never synced.
+    The journal is committed by a sync, or once a minute: so a power cut shows what was never synced.
     """
     target.mkdir(parents=True, exist_ok=True)
     run(["mount", "-t", "ext4", "-o", "loop,noinit_itable,commit=60", str(image), str(target)])
 
 
 def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
-    """Mount ``lower`` with everything that is written to it kept in ``upper``."""
+    """Mount ``lower`` such that everything written to it goes to ``upper``."""
     target.mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
     run(["mount", "-t", "overlay", "deployer-rehearsal", "-o", options, str(target)])
 
 
 def mounts_below(folder: Path, table: str | None = None) -> list[Path]:
-    """Mount points at or below a folder, the innermost (latest) first. ``table`` is the text of a mountinfo file."""
+    """Return the mount points at or below a folder, the innermost first. ``table`` is the text of a mountinfo file."""
     text = Path("/proc/self/mountinfo").read_text() if table is None else table
     points = [Path(_unescape(line.split()[4])) for line in text.splitlines() if line.strip()]
     return [point for point in reversed(points) if point == folder or folder in point.parents]
@@ -228,9 +236,8 @@ def unmount_below(folder: Path, patience: float = 10.0) -> None:
 
 
 def loops_of(image: Path) -> list[str]:
-    """Loop devices that hold an image."""
-    listing = run(["losetup", "--noheadings", "--output", "NAME", "--associated", str(image)])
-    return listing.split()
+    """Return the loop devices that hold an image."""
+    return run(["losetup", "--noheadings", "--output", "NAME", "--associated", str(image)]).split()
 
 
 def detach_loops(image: Path, patience: float = 5.0) -> None:
@@ -252,7 +259,7 @@ def detach_loops(image: Path, patience: float = 5.0) -> None:
 
 
 def cut_power(mounted: Path) -> None:
-    """Stop a mounted ext4 at once, flushing nothing: what was not synced is gone, as when the power fails."""
+    """Stop a mounted ext4 without flushing anything: what was not synced is lost, as when the power fails."""
     handle = os.open(mounted, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.ioctl(handle, _EXT4_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
@@ -261,7 +268,7 @@ def cut_power(mounted: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder if it is there and empty."""
+    """Remove a folder if it exists and is empty."""
     with contextlib.suppress(OSError):
         path.rmdir()
 
@@ -270,7 +277,7 @@ def remove_folder(path: Path) -> None:
 
 
 def address_free(address: str, port: int) -> bool:
-    """Whether nothing listens on an address of this machine."""
+    """Whether a port of this machine's address is free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -281,7 +288,7 @@ def address_free(address: str, port: int) -> bool:
 
 
 def ssh_answers(address: str, port: int) -> bool:
-    """Whether an SSH server says its name there."""
+    """Whether an SSH server answers there."""
     try:
         with socket.create_connection((address, port), timeout=2.0) as connection:
             return connection.recv(4) == b"SSH-"

@@ -1,4 +1,4 @@
-"""A model folder that looks like Kimi-K2.6 and takes no space: a real config, an index, shards that are all hole."""
+"""A model folder that looks like Kimi-K2.6 and takes no space: a real config, an index, sparse shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTEXT = 262_144
 
 
 def config() -> dict[str, object]:
-    """The model's config.json, as far as anything reads it."""
+    """Return the model's config.json, as far as anything reads it."""
     text = {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "kimi_k2",
@@ -66,7 +66,7 @@ def write_model(layer: Layer, *, shards: int = SHARDS, shard_bytes: int = SHARD_
 
 
 def _header(tensor: str, size: int) -> bytes:
-    """A safetensors header of exactly 256 bytes, for one tensor that fills the rest of the file."""
+    """Return a safetensors header of exactly 256 bytes for one tensor that fills the rest of the file."""
     length = size - 256
     entry = {tensor: {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}}
     text = json.dumps(entry).encode().ljust(256 - 8)

@@ -1,4 +1,4 @@
-"""What is wrong with the packages of a Python environment, by the records that pip keeps of them."""
+"""Which packages of a Python environment are damaged, by the records that pip keeps of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def forget_broken(venv: Path, *, changed: Collection[str] = ()) -> list[str]:
-    """Remove the records of packages that are not whole, or pip would take them for it; returns their names.
+    """Remove the records of incomplete packages, which pip would trust; return their names.
 
     ``changed`` are files that were changed on purpose.
     """
@@ -20,17 +20,17 @@ def forget_broken(venv: Path, *, changed: Collection[str] = ()) -> list[str]:
 
 
 def half_installed(venv: Path) -> list[Path]:
-    """Records of packages whose installation was broken off: pip writes the files first, INSTALLER after them."""
+    """Return the records of packages whose installation was interrupted: pip writes INSTALLER after the files."""
     return [info for info in _records(venv) if not (info / "INSTALLER").exists()]
 
 
 def damaged(venv: Path, *, changed: Collection[str] = ()) -> list[Path]:
-    """Records of packages of which a file is missing, or has another size than when it was installed."""
+    """Return the records of packages with a file that is missing or has changed its size since the installation."""
     return [info for info in _records(venv) if not _whole(info, changed)]
 
 
 def missing(venv: Path, names: Collection[str]) -> list[str]:
-    """Those of some packages of which there is no record."""
+    """Return those of the named packages that have no record."""
     return sorted(set(names) - {_name(info) for info in _records(venv)})
 
 
@@ -45,7 +45,9 @@ def _name(info: Path) -> str:
 def _whole(info: Path, changed: Collection[str]) -> bool:
     try:
         with (info / "RECORD").open(encoding="utf-8", newline="") as lines:
-            for path, _, size in csv.reader(lines):  # no size: of the record itself, and of what pip compiles
+            for path, _, size in csv.reader(
+                lines
+            ):  # without a size: the record itself, and what pip compiles
                 if size and path not in changed and (info.parent / path).stat().st_size != int(size):
                     return False
     except (OSError, ValueError, csv.Error):

@@ -1,14 +1,13 @@
-"""Something large is made once, step by step, in a folder that many use: resumable, and by one at a time.
+"""Preparing something large once, step by step, in a shared folder: resumable, and by one process at a time.
 
-A step is done when its marker says so, and the marker is written last, so a step that was broken off is made again.
-A step whose description has changed is made again too, and so are all that come after it. At the end everything is
-synced, once; until then a marker is good for this boot only, as a power cut may take what the step wrote.
+A step is done when its marker says so. The marker is written last, so an interrupted step is repeated; so is a step
+whose description has changed, with all that come after it. At the end everything is synced; until then a marker is
+valid for this boot only, because a power cut may take what the step wrote.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -28,12 +27,12 @@ from deployer_rehearsal import machine
 Say = Callable[[str], None]
 Argv = tuple[str, ...]
 LOCK = "lock"
-#: What programs write on the way; worth nothing once they have ended.
+#: Temporary files of the programs.
 SCRATCH = "tmp"
-#: Seconds between two words about a step that takes long.
-TELL_EVERY = 10.0
+#: Seconds between two progress lines of a long step.
+REPORT_EVERY = 10.0
 _POLL = 0.1
-#: Lines of pip that say what it is at.
+#: Lines of pip that say what it is doing.
 _NEWS = ("Collecting", "Downloading", "Building", "Installing")
 
 
@@ -41,11 +40,10 @@ _NEWS = ("Collecting", "Downloading", "Building", "Installing")
 class Step:
     """One step of a preparation.
 
-    ``made_from`` is all that its result depends on (not where it is made). ``before`` tidies what an earlier,
-    broken-off try has left. ``files`` are written, then ``commands`` run in order; when one fails and its log has what
-    ``otherwise_if`` (an expression) looks for, ``otherwise`` is run instead, where there is any. ``size``: bytes that
-    it adds, about; ``otherwise_size`` with the second best. ``result``: a small folder that it fills; the step is to be
-    made again when that does not hold what it held then.
+    ``made_from`` is everything its result depends on, except the place. ``before`` cleans up after an interrupted
+    attempt. ``files`` are written, then ``commands`` run in order; if one fails and its log matches ``otherwise_if``,
+    ``otherwise`` is run instead, if there is any. ``size`` is about how many bytes it adds, ``otherwise_size`` with the
+    alternative. ``result`` is a small folder that it fills; if its content changes later, the step is repeated.
     """
 
     name: str
@@ -62,17 +60,17 @@ class Step:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the step has to be made again."""
+        """Changes if the step has to be repeated."""
         return hashlib.sha256(f"{self.name}\n{self.made_from}".encode()).hexdigest()[:16]
 
 
 def marker(folder: Path, step: Step) -> Path:
-    """The file that says that a step is done."""
+    """Return the file that marks a step as done."""
     return folder / "done" / f"{step.name}.json"
 
 
 def is_done(folder: Path, step: Step) -> bool:
-    """Whether a step was made, to its end and from what it would be made of now, and its result is as it was."""
+    """Whether a step was completed from what it would be made from now, and its result has not changed since."""
     try:
         done = json.loads(marker(folder, step).read_text())
         good = done.get("synced", True) or done["boot"] == _boot()
@@ -83,7 +81,7 @@ def is_done(folder: Path, step: Step) -> bool:
 
 
 def digest(folder: Path) -> str:
-    """Changes with the names and contents of a folder's files."""
+    """Return a hash of the names and contents of a folder's files."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         total.update(f"{path.name}\n{path.stat().st_size}\n".encode())
@@ -104,19 +102,19 @@ def _mark(folder: Path, step: Step, content: Mapping[str, object]) -> None:
 
 
 def _sync(folder: Path, steps: Sequence[Step]) -> None:
-    """From now on the markers are good whatever happens to the machine."""
+    """Sync everything, so that the markers stay valid whatever happens to the machine."""
     machine.run(["sync", "--file-system", str(folder)], timeout=600)
     for step in _unsynced(folder, steps):
         _mark(folder, step, json.loads(marker(folder, step).read_text()) | {"synced": True})
 
 
 def _unsynced(folder: Path, steps: Sequence[Step]) -> list[Step]:
-    """Of steps that are done those that a power cut would undo."""
+    """Return the completed steps that a power cut would undo."""
     return [step for step in steps if not json.loads(marker(folder, step).read_text()).get("synced", True)]
 
 
 def pending(folder: Path, steps: Sequence[Step]) -> list[Step]:
-    """The steps that are left: the first that is not done, and all after it."""
+    """Return the steps that are left: the first that is not done, and all after it."""
     first = next((index for index, step in enumerate(steps) if not is_done(folder, step)), len(steps))
     return list(steps[first:])
 
@@ -124,10 +122,10 @@ def pending(folder: Path, steps: Sequence[Step]) -> list[Step]:
 def prepare(
     folder: Path, steps: Sequence[Step], *, say: Say, check: Callable[[list[Step]], None] = lambda left: None
 ) -> None:
-    """Make what is left of ``steps`` in ``folder``. Somebody else who is at it already is waited for.
+    """Do what is left of ``steps`` in ``folder``; wait for another process that is already doing so.
 
-    ``check`` gets what is left before anything is made, and may refuse by raising. HostError when a step fails; the
-    next call goes on with it.
+    ``check`` is given what is left before anything is done, and may refuse by raising. Raise HostError if a step
+    fails; the next call continues with it.
     """
     left = pending(folder, steps)
     if not left and not _unsynced(folder, steps):
@@ -141,7 +139,7 @@ def prepare(
         if left:
             check(left)
         if len(left) < len(steps) and left:
-            say(f"going on with step {len(steps) - len(left) + 1} of {len(steps)}")
+            say(f"continuing with step {len(steps) - len(left) + 1} of {len(steps)}")
         for step in left:
             marker(folder, step).unlink(missing_ok=True)
         while left:
@@ -155,58 +153,28 @@ def _numbered(say: Say, number: str) -> Say:
     return lambda text: say(f"{number} {text}")
 
 
-@contextlib.contextmanager
-def locked(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Hold a folder alone, made if need be; gives the lock's file descriptor.
-
-    ``waiting`` is called once if somebody else has it. A program that inherits the descriptor keeps the lock when this
-    process dies.
-    """
-    told = False
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:  # whoever had it has removed the folder
-            continue
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    waiting()
-                told = True
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if _is_file(handle, folder / LOCK):
-                yield handle
-                return
-        finally:
-            os.close(handle)
-
-
-def _is_file(handle: int, path: Path) -> bool:
-    """Whether an open file is still the one at a path."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
+def locked(
+    folder: Path, *, waiting: Callable[[], None] = lambda: None
+) -> contextlib.AbstractContextManager[int]:
+    """Hold a folder alone, made if necessary. See `machine.locked`."""
+    return machine.locked(folder / LOCK, waiting=waiting)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that is `locked`, the lock last: who waits for it makes the folder anew."""
-    shutil.rmtree(folder / "done", ignore_errors=True)  # from now on it is not whole
+    """Remove a folder that is `locked`, the lock last: whoever waits for it creates the folder again."""
+    shutil.rmtree(folder / "done", ignore_errors=True)  # from now on it is incomplete
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()
     (folder / LOCK).unlink()
-    with contextlib.suppress(OSError):  # somebody is there again
+    with contextlib.suppress(OSError):  # another process uses it again
         folder.rmdir()
 
 
 def _make(folder: Path, left: list[Step], lock: int, say: Say, check: Callable[[list[Step]], None]) -> None:
-    """Make the first of the steps that are left."""
+    """Do the first of the steps that are left."""
     step = left[0]
     began = time.monotonic()
     say(step.doing)
@@ -217,16 +185,16 @@ def _make(folder: Path, left: list[Step], lock: int, say: Say, check: Callable[[
     log = folder / "log" / f"{step.name}.log"
     log.parent.mkdir(exist_ok=True)
     log.write_text("")
-    told = _Progress(folder, log, began, say)
-    if not _run_all(folder, step.commands, lock, log, told):
+    progress = _Progress(folder, log, began, say)
+    if not _run_all(folder, step.commands, lock, log, progress):
         second = bool(step.otherwise and re.search(step.otherwise_if, log.read_text(errors="replace")))
         if second:
-            say("that is not to be had here; the next best")
+            say("not available here; trying the alternative")
             check([replace(step, size=step.otherwise_size), *left[1:]])
-        if not second or not _run_all(folder, step.otherwise, lock, log, told):
+        if not second or not _run_all(folder, step.otherwise, lock, log, progress):
             raise HostError(
                 f"{step.doing} failed: {complaint(log.read_text(errors='replace'))}",
-                remedy=f"read {log}; the same command again goes on with this step",
+                remedy=f"read {log}; run the same command again to continue with this step",
             )
     seconds, size = time.monotonic() - began, folder_size(folder)
     done = {"fingerprint": step.fingerprint, "seconds": round(seconds, 1), "boot": _boot(), "synced": False}
@@ -244,13 +212,13 @@ class _Progress:
     say: Say
 
     def __post_init__(self) -> None:
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
 
     def tick(self) -> None:
         now = time.monotonic()
-        if now - self._told < TELL_EVERY:
+        if now - self._reported < REPORT_EVERY:
             return
-        self._told = now
+        self._reported = now
         lines = self.log.read_text(errors="replace").splitlines()
         last = next((line.strip() for line in reversed(lines) if line.strip().startswith(_NEWS)), "")
         size = size_text(folder_size(self.folder))
@@ -259,9 +227,9 @@ class _Progress:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[list[int]]:
-    """Signals that end this program are kept in the list: who is to end a program must know it first.
+    """Collect signals that would end this program, to be raised later.
 
-    (Ctrl-C between the start of a child and `Popen`'s return would leave the child without anybody who knows it.)
+    Ctrl-C between the start of a child and the return of `Popen` would leave a child that nobody can end.
     """
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -279,7 +247,7 @@ def _held_back() -> Iterator[list[int]]:
 
 
 def _run_all(folder: Path, commands: Sequence[Argv], lock: int, log: Path, progress: _Progress) -> bool:
-    """Run commands one after the other, their output to ``log``; False at the first that fails."""
+    """Run commands in order, with their output in ``log``; return False at the first that fails."""
     scratch = folder / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -324,7 +292,7 @@ def _run(folder: Path, argv: Argv, lock: int, log: Path, progress: _Progress) ->
 
 
 def _end_group(leader: subprocess.Popen[bytes]) -> None:
-    """End a program with all that it has started: whoever goes on here is to be alone in the folder."""
+    """End a program with all its children: whoever continues must be alone in the folder."""
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 1.0)):
         deadline = time.monotonic() + patience
         with contextlib.suppress(ProcessLookupError):
@@ -337,19 +305,19 @@ def _end_group(leader: subprocess.Popen[bytes]) -> None:
 
 
 def complaint(log: str) -> str:
-    """What went wrong, out of what a program printed: its last line that begins with ERROR, else its last line.
+    """Return what went wrong by a program's output: its last line that begins with ERROR, otherwise its last line.
 
-    pip calls a package that it could not ask for one that there is not: then what kept it from asking is said, too.
+    pip reports a package that it could not ask for as missing: then the broken connection is added.
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
-    said = (errors or lines or ["it printed nothing"])[-1][:300]
+    last = (errors or lines or ["it printed nothing"])[-1][:300]
     broken = re.findall(r"^WARNING: Retrying .*? after (connection broken by .{0,200})", log, re.MULTILINE)
-    return f"{said} ({broken[-1]})" if broken else said
+    return f"{last} ({broken[-1]})" if broken else last
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes that a folder takes on its disk; what goes away meanwhile is not counted."""
+    """Return the bytes that a folder takes on its disk, without files that vanish meanwhile."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -359,5 +327,5 @@ def folder_size(folder: Path) -> int:
 
 
 def size_text(size: int) -> str:
-    """Bytes as people read them."""
+    """Return a number of bytes as text."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

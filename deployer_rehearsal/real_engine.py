@@ -16,7 +16,7 @@ Bind = tuple[Path, str]
 
 
 def write_real_engine(layer: Layer) -> None:
-    """The places where the environment and the checkpoint are seen, and the way to the interpreter."""
+    """Create the folders where the environment and the checkpoint appear, and open the way to the interpreter."""
     layer.directory("/models", opaque=True)
     for path in (VENV, MODEL):
         layer.directory(path, opaque=True)
@@ -25,13 +25,13 @@ def write_real_engine(layer: Layer) -> None:
 
 
 def real_engine_binds() -> list[Bind]:
-    """What a host with the real engine needs of the machine."""
+    """Return the folders of the machine that a host with the real engine needs, and where it sees them."""
     where = environment()
     return [(where.venv, VENV), (where.model, MODEL), *((path, str(path)) for path in base_folders(where))]
 
 
 def base_folders(where: Environment) -> list[Path]:
-    """Folders of the Python that the environment was made with, unless every host sees it anyway (below /usr)."""
+    """Return the folder of the environment's Python, unless it is below /usr, which every host sees."""
     interpreter = where.python.resolve()
     base = interpreter.parent.parent
     return [] if Path("/usr") in interpreter.parents else [base]

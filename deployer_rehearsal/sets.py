@@ -28,7 +28,7 @@ ENGINES = "engines"
 DEFAULT_FOLDER = Path("/var/lib/deployer-rehearsal")
 _REGISTRY = Path("/run/deployer-rehearsal")
 _NETWORK = "127.77.0."
-# Addresses of the two usual sets are fixed: the inventories that ship with deployer name them.
+# Fixed, because the shipped inventories name them.
 _FIXED_ADDRESSES = {DEFAULT_SET: range(1, 10), SGLANG_SET: range(241, 250)}
 _OTHER_ADDRESSES = range(10, 241)
 MOST_HOSTS = 9
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class HostRecord:
-    """What is remembered of one host between commands; whether it runs is looked up, not remembered."""
+    """What is kept of one host between commands. Whether it runs is looked up."""
 
     name: str
     address: str
@@ -45,7 +45,7 @@ class HostRecord:
 
 @dataclass(frozen=True)
 class SetRecord:
-    """A set as its ``set.json`` tells it."""
+    """A set as in its ``set.json``."""
 
     name: str
     folder: Path
@@ -55,7 +55,7 @@ class SetRecord:
     engine: str = "standin"
 
     def save(self) -> None:
-        """Write the record, whole or not at all."""
+        """Write the record atomically."""
         data = asdict(self) | {"folder": str(self.folder)}
         target = self.folder / "set.json"
         fresh = target.with_suffix(".new")
@@ -64,17 +64,17 @@ class SetRecord:
 
 
 def state_root() -> Path:
-    """The folder that holds all sets: DEPLOYER_REHEARSAL_DIR, or /var/lib/deployer-rehearsal."""
+    """Return the folder of all sets: DEPLOYER_REHEARSAL_DIR, or /var/lib/deployer-rehearsal."""
     return Path(os.environ.get("DEPLOYER_REHEARSAL_DIR") or DEFAULT_FOLDER).absolute()
 
 
 def engines_folder() -> Path:
-    """Where prepared engines are, for all sets."""
+    """Return the folder of the prepared engines, which all sets share."""
     return state_root() / ENGINES
 
 
 def set_folder(name: str) -> Path:
-    """The state folder of a set. UsageError for a name that is no plain word."""
+    """Return the state folder of a set. Raise UsageError if its name is not a plain word."""
     if not _NAME.fullmatch(name) or name == ENGINES:
         raise UsageError(
             f"`{name}` cannot name a set of practice hosts",
@@ -83,14 +83,14 @@ def set_folder(name: str) -> Path:
     folder = state_root() / name
     if any(character in str(folder) for character in ",:\\\n"):
         raise UsageError(
-            f"mount options cannot hold the state folder {folder}: it has a comma, colon, backslash or line end",
+            f"mount options cannot hold the state folder {folder}: it contains a comma, colon, backslash or line end",
             remedy="set DEPLOYER_REHEARSAL_DIR to another folder",
         )
     return folder
 
 
 def load_set(name: str) -> SetRecord | None:
-    """The record of a set; None when there is none. ConfigError when its file cannot be read."""
+    """Return the record of a set, None if there is none. Raise ConfigError if its file is damaged."""
     path = set_folder(name) / "set.json"
     try:
         data: dict[str, Any] = json.loads(path.read_text())
@@ -110,7 +110,7 @@ def load_set(name: str) -> SetRecord | None:
 
 
 def all_sets() -> list[str]:
-    """Names of the sets that have a state folder."""
+    """Return the names of the sets that have a state folder."""
     root = state_root()
     names = [path.name for path in root.iterdir() if _is_set(path)] if root.is_dir() else []
     return sorted(name for name in names if _NAME.fullmatch(name) and name != ENGINES)
@@ -126,7 +126,7 @@ def require_set(folder: Path) -> None:
 
 
 def _is_set(folder: Path) -> bool:
-    """Whether a folder has a set's record, or was made for one that was not written yet."""
+    """Whether a folder has a set's record, or was made for one that is not written yet."""
     try:
         names = {path.name for path in folder.iterdir()}
     except (FileNotFoundError, NotADirectoryError):  # another command may be removing it
@@ -147,7 +147,7 @@ def remove_set(folder: Path) -> None:
 
 @contextlib.contextmanager
 def lock_set(name: str) -> Iterator[None]:
-    """Hold a set for one command at a time; waits for the other. The lock file of a set that is not there goes away."""
+    """Hold a set for one command at a time; another one waits. The lock file goes away with the set."""
     path = _REGISTRY / f"set-{name}.lock"
     with machine.locked(path):
         try:
@@ -158,7 +158,7 @@ def lock_set(name: str) -> Iterator[None]:
 
 
 def take_addresses(name: str, folder: Path, wanted: int) -> list[str]:
-    """Addresses for the hosts of a set: those that it has, then free ones. HostError when there are not enough."""
+    """Return addresses for the hosts of a set: its own, then free ones. Raise HostError if there are not enough."""
     span = _OTHER_ADDRESSES
     if folder == DEFAULT_FOLDER / name and name in _FIXED_ADDRESSES:
         span = _FIXED_ADDRESSES[name][:wanted]
@@ -181,7 +181,7 @@ def take_addresses(name: str, folder: Path, wanted: int) -> list[str]:
 
 
 def give_addresses_back(folder: Path) -> None:
-    """Free the addresses of a set."""
+    """Release the addresses of a set."""
     with _registry() as entries:
         for address in [address for address, owner in entries.items() if owner == str(folder)]:
             del entries[address]
@@ -189,7 +189,7 @@ def give_addresses_back(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _registry() -> Iterator[dict[str, str]]:
-    """Address to state folder, of all sets of the machine; changes are kept. Entries without a folder are dropped."""
+    """Addresses and state folders of all sets, to be changed in place. Entries without a folder are dropped."""
     path = _REGISTRY / "addresses.json"
     with machine.locked(_REGISTRY / "addresses.lock"):
         try:
@@ -207,7 +207,7 @@ def _registry() -> Iterator[dict[str, str]]:
 
 
 def make_key(path: Path, comment: str) -> str:
-    """An ed25519 key pair at ``path`` (kept when it is there); returns the public line."""
+    """Create an ed25519 key pair at ``path`` unless it exists; return the public line."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         machine.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
@@ -215,7 +215,7 @@ def make_key(path: Path, comment: str) -> str:
 
 
 def give_to_operator(path: Path) -> None:
-    """Make a file readable by the user who called sudo, so that they can use it without sudo."""
+    """Give a file to the user who called sudo, so that they can read it without."""
     user = os.environ.get("SUDO_UID")
     if user and user.isdigit():
         os.chown(path, int(user), int(os.environ.get("SUDO_GID", "-1")))

@@ -1,6 +1,6 @@
-"""The real SGLang 0.5.23 for practice hosts without a GPU: what is installed, in which steps, and whether it can be.
+"""The real SGLang 0.5.23 for practice hosts without a GPU: the steps of its installation, and what they require.
 
-The environment is made once for all sets, in ``engines/sglang-0.5.23`` beside them, and hosts see it read-only.
+The environment is prepared once for all sets, in ``engines/sglang-0.5.23`` beside them, and hosts see it read-only.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from deployer_rehearsal.preparation import (
 VERSION = "0.5.23"
 TORCH, TORCHVISION = "2.13.0", "0.28.0"
 OLDEST_PYTHON = (3, 11)
-#: Looked for in this order. With the first the pinned packages were tried.
+#: In order of preference. The pinned packages were tested with the first.
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
-#: What one host needs: 1.7 GB for a server, 0.65 GB more for each further rank, two servers at a time never.
+#: Memory of one host: 1.7 GB for a server, 0.65 GB for each further rank; never two servers at a time.
 HOST_MEMORY = 3_500_000_000
 _PLUGIN = "sglang_cpu"
 _HERE = Path(__file__).resolve().parent
@@ -51,7 +51,7 @@ except ImportError as error:
 print(json.dumps([list(sys.version_info[:3]), sys._base_executable, sys.base_prefix]))
 """
 # torchvision's published build is for CUDA. Beside a torch for the CPU its operators cannot be loaded, and its import
-# fails where it describes two of them to torch: they are declared, so that there is something to describe.
+# fails because it describes two of them to torch: so they are declared.
 _DECLARE = """
 
 # declared for a torch without CUDA
@@ -66,7 +66,7 @@ text, more = file.read_text(), {_DECLARE!r}
 if torch.version.cuda is None and more not in text:
     file.write_text(text + more)
 """
-#: Files of packages that are not as their packages have them.
+#: Files of packages that were changed on purpose.
 _CHANGED = ("torchvision/extension.py",)
 # FILES: text by path, below the folder of packages.
 _WRITE = """
@@ -85,7 +85,7 @@ assert type(current_platform).__name__ == "PracticePlatform", current_platform
 
 @dataclass(frozen=True)
 class Environment:
-    """Where things are. ``folder`` holds everything; hosts see ``venv`` and ``model`` only."""
+    """The folders of the prepared engine. Hosts see only ``venv`` and ``model``."""
 
     folder: Path
 
@@ -106,19 +106,19 @@ class Environment:
 
 
 def environment() -> Environment:
-    """The environment of this machine, prepared or not."""
+    """Return the environment of this machine, prepared or not."""
     return Environment(sets.engines_folder() / f"sglang-{VERSION}")
 
 
 # Steps
 
 
-#: How many steps come before all packages are there, as they are to be.
+#: Number of steps until all packages are installed.
 _INSTALLED = 6
 
 
 def steps(where: Environment, interpreter: str) -> list[Step]:
-    """The preparation, from an empty folder to an environment that was seen to work."""
+    """Return the steps from an empty folder to an environment that has been tested."""
     python = str(where.python)
     requirements = (_HERE / "sglang_requirements.txt").read_text()
     wanted, pinned = where.folder / "requirements.txt", where.folder / "pinned.txt"
@@ -214,9 +214,9 @@ class Interpreter:
 def find_python(
     names: Sequence[str] = PYTHONS, *, path: str | None = None, own: str | None = None
 ) -> Interpreter:
-    """The first Python that SGLang and venv can use. PreflightRefused, with all that were tried, when there is none.
+    """Return the first Python that SGLang and venv can use. Raise PreflightRefused, naming those tried, if none can.
 
-    The system's folders come before the caller's PATH: what lies there, every host sees.
+    The system's folders come before the caller's PATH, because every host sees them.
     """
     folders = f"{machine.SYSTEM_PATH}:{os.environ.get('PATH', '')}" if path is None else path
     tried: list[str] = []
@@ -240,7 +240,7 @@ def find_python(
 
 
 def _probe(file: str) -> tuple[str, Interpreter | None]:
-    """What speaks against a Python, or what it is."""
+    """Return why a Python cannot be used, or the interpreter."""
     try:
         done = subprocess.run(
             [file, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30, check=False
@@ -256,7 +256,7 @@ def _probe(file: str) -> tuple[str, Interpreter | None]:
 
 
 def require_processor(kind: str | None = None) -> None:
-    """PreflightRefused unless the machine is an x86-64: on others SGLang wants CPU kernels that no wheel has."""
+    """Raise PreflightRefused unless the machine is an x86-64: elsewhere SGLang needs CPU kernels that no wheel has."""
     kind = kind or os.uname().machine
     if kind != "x86_64":
         raise PreflightRefused(
@@ -268,9 +268,9 @@ def require_processor(kind: str | None = None) -> None:
 def require_disk(
     folder: Path, plan: Sequence[Step], left: Sequence[Step], *, free: int | None = None
 ) -> None:
-    """PreflightRefused unless the steps that are left fit on the disk of ``folder``, and pip's scratch files too.
+    """Raise PreflightRefused unless the remaining steps and pip's temporary files fit on the disk of ``folder``.
 
-    What a step that was broken off has left there already is not needed again.
+    What an interrupted step has left there counts as free.
     """
     wanted = [step.size for step in left]
     needed = sum(wanted) + max(wanted, default=0) // 3 + (100 << 20)  # packed, they take a third
@@ -279,7 +279,7 @@ def require_disk(
     begun = folder_size(folder) - sum(step.size for step in plan if step.name not in names)
     have = (shutil.disk_usage(place).free if free is None else free) + max(0, begun)
     if have < needed:
-        more = " or taken by what is begun" if begun > 0 else ""
+        more = " or taken by the unfinished preparation" if begun > 0 else ""
         raise PreflightRefused(
             f"preparing SGLang {VERSION} needs {size_text(needed)} in {folder}, and {size_text(have)} are free there"
             + more,
@@ -289,15 +289,15 @@ def require_disk(
 
 
 def require_memory(hosts: int, *, meminfo: str | None = None) -> None:
-    """PreflightRefused unless so many hosts with a server each fit into the memory that is available now."""
+    """Raise PreflightRefused unless the available memory is enough for so many hosts with a server each."""
     text = Path("/proc/meminfo").read_text() if meminfo is None else meminfo
-    found = [line.split()[1] for line in text.splitlines() if line.startswith("MemAvailable:")]
-    have = int(found[0]) * 1024 if found else 0
+    available = [line.split()[1] for line in text.splitlines() if line.startswith("MemAvailable:")]
+    have = int(available[0]) * 1024 if available else 0
     if have < hosts * HOST_MEMORY:
         raise PreflightRefused(
             f"{hosts} practice host{'s' * (hosts > 1)} with SGLang need{'s' * (hosts == 1)} "
             f"{size_text(hosts * HOST_MEMORY)} of memory, and {size_text(have)} are available",
-            remedy="end what uses it, or rehearse with the stand-in engine, which needs none",
+            remedy="end other programs, or rehearse with the stand-in engine, which needs little",
             detail={"needed_bytes": hosts * HOST_MEMORY, "available_bytes": have},
         )
 
@@ -306,10 +306,10 @@ def require_memory(hosts: int, *, meminfo: str | None = None) -> None:
 
 
 def ensure(say: Say) -> Environment:
-    """The environment, prepared as far as it was not, or is no longer whole.
+    """Return the environment, prepared as far as it is missing or damaged.
 
-    PreflightRefused, before anything is made, without a fitting Python or enough disk; HostError when a step fails
-    (the next call goes on there).
+    Raise PreflightRefused, before anything is changed, without a suitable Python or enough disk; HostError if a step
+    fails (the next call continues there).
     """
     require_processor()
     where = environment()
@@ -317,8 +317,8 @@ def ensure(say: Say) -> Environment:
     if all(is_done(where.folder, step) for step in plan[:_INSTALLED]):
         _look_after(where, plan, say)
     if pending(where.folder, plan):
-        say(f"preparing SGLang {VERSION} for practice hosts, once: {where.folder}")
-        # Even where the environment is made already: somebody may remove it until we have the lock.
+        say(f"preparing SGLang {VERSION} for practice hosts (only once) in {where.folder}")
+        # Even if the environment exists: somebody may remove it before we have the lock.
         found = _probe(str(where.python))[1] if is_done(where.folder, plan[0]) else None
         plan = steps(where, str((found or find_python()).file))
     prepare(where.folder, plan, say=say, check=lambda left: require_disk(where.folder, plan, left))
@@ -326,9 +326,9 @@ def ensure(say: Say) -> Environment:
 
 
 def _look_after(where: Environment, plan: Sequence[Step], say: Say) -> None:
-    """Let the steps be made again whose results have been damaged since."""
+    """Mark the steps for repetition whose results have been damaged."""
     if _probe(str(where.python))[0]:  # the Python it was made with is gone
-        say("the prepared SGLang has lost its Python")
+        say("the Python of the prepared SGLang is gone")
         marker(where.folder, plan[0]).unlink(missing_ok=True)
         return
     broken = {info.name.partition("-")[0] for info in damaged(where.venv, changed=_CHANGED)}
@@ -337,7 +337,7 @@ def _look_after(where: Environment, plan: Sequence[Step], say: Say) -> None:
     if [file.read_text() for file in where.venv.glob(f"lib/python3*/site-packages/{_PLUGIN}.py")] != [plugin]:
         broken.add(_PLUGIN)
     if broken:
-        say(f"of the prepared SGLang these packages are damaged: {', '.join(sorted(broken))}")
+        say(f"damaged packages of the prepared SGLang: {', '.join(sorted(broken))}")
         marker(where.folder, plan[1]).unlink(missing_ok=True)
 
 
@@ -347,7 +347,7 @@ def ready(where: Environment) -> bool:
 
 
 def describe() -> dict[str, Any]:
-    """The environment as data: folder, whether it is there and whole, bytes on the disk."""
+    """Return the environment as data: its folder, whether it exists and is complete, its bytes on the disk."""
     where = environment()
     there = where.folder.is_dir()
     return {
@@ -360,9 +360,9 @@ def describe() -> dict[str, Any]:
 
 
 def clean(users: Callable[[], list[str]]) -> int | None:
-    """Remove the environment; returns the bytes that gives back, or None when there was none.
+    """Remove the environment; return the bytes that this frees, None if there is none.
 
-    ``users`` names the sets that run on it: UsageError while there are any.
+    ``users`` returns the sets that run on it; raise UsageError if there are any.
     """
     where = environment()
     if not where.folder.is_dir():

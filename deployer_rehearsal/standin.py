@@ -1,4 +1,4 @@
-"""What the stand-in engine on a practice host is told: its settings, and the faults it shall have."""
+"""Settings and faults of the stand-in engine on a practice host."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SETTINGS_FILE = "/etc/sglang-standin.json"
 def fault(
     set_name: str, host_name: str | None, name: str, options: Mapping[str, object] | None = None
 ) -> list[dict[str, Any]]:
-    """Make the stand-in engine of a host fail in one more way; returns the faults now in force.
+    """Make the stand-in engine of a host fail in one more way; return the faults now in force.
 
-    ``clear`` removes all faults. A fault given again has its new options. Without ``host_name`` it is the set's first
-    host. What the faults and their options are, the stand-in's `faults` module tells. UsageError for others.
+    ``clear`` removes all faults. A fault given again gets the new options. Without ``host_name`` the set's first host
+    is meant. The stand-in's `faults` module lists the faults and their options; raise UsageError for any other.
     """
     machine.require_root()
     if name != "clear" and name not in FAULTS:
-        raise UsageError(f"there is no fault {name}", remedy=f"choose one of {', '.join((*FAULTS, 'clear'))}")
+        raise UsageError(f"unknown fault {name}", remedy=f"choose one of {', '.join((*FAULTS, 'clear'))}")
     if name != "clear":
         check_fault(name, options or {})
     elif options:
-        raise UsageError("`fault clear` takes no options", remedy="leave --set out")
+        raise UsageError("`fault clear` takes no options", remedy="omit --set")
     hosts = {host.name: host for host in find(set_name)}
     if not hosts:
         raise UsageError(f"there is no set {set_name} of practice hosts", remedy="run `deployer rehearse up`")
@@ -57,7 +57,7 @@ def fault(
 
 
 def read_faults(host: RehearsalHost) -> list[dict[str, Any]]:
-    """The faults in force on a running host, each with its name and options."""
+    """Return the faults in force on a running host, each with its name and options."""
     try:
         faults: list[dict[str, Any]] = json.loads(_path(host, FAULTS_FILE).read_text())["faults"]
     except (FileNotFoundError, ValueError, KeyError):
@@ -66,9 +66,9 @@ def read_faults(host: RehearsalHost) -> list[dict[str, Any]]:
 
 
 def configure(host: RehearsalHost, **settings: object) -> None:
-    """Give the stand-in engine of a running host these settings and else its defaults, from its next start on.
+    """Give the stand-in engine of a running host these settings, otherwise its defaults, from its next start on.
 
-    UsageError for a setting that there is not, or a value that is not of its kind; nothing is changed then.
+    Raise UsageError for an unknown setting or an invalid value, without changing anything.
     """
     _require_standin(host)
     check_settings(settings)
@@ -86,7 +86,7 @@ def _require_standin(host: RehearsalHost) -> None:
 
 
 def _path(host: RehearsalHost, path: str) -> Path:
-    """A file of the running host, as the machine sees it (/run included)."""
+    """Return a file of the running host as the machine sees it, /run included."""
     return Path(f"/proc/{host.pid}/root{path}")
 
 
@@ -98,5 +98,5 @@ def _write_json(path: Path, data: object) -> None:
 
 
 def engine_settings(version: str, settings: Mapping[str, object]) -> dict[str, object]:
-    """The content of the settings file; what the keys mean, the stand-in's `settings` module tells."""
+    """Return the content of the settings file; the stand-in's `settings` module explains the keys."""
     return {"version": version, "gpus": GPUS, "shards": SHARDS, **settings}

@@ -1,4 +1,4 @@
-"""The operating system of a practice host: its units, its logins, and what of the machine it must not see."""
+"""The operating system of a practice host: its units and logins, and what it must not see of the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USERS = ("operator", "careful")
 LOGINS = ("root", *_USERS)
 
 # Units that other units of the distribution want at boot and that a host needs. All others are masked: the machine's
-# cron jobs, mounts, databases and clean-up of temporary files have no business in a rehearsal.
+# cron jobs, mounts, databases and clean-up of temporary files do not belong in a rehearsal.
 _KEPT = {
     "dbus.service",
     "dbus.socket",
@@ -73,7 +73,7 @@ RuntimeDirectory=sshd
 RuntimeDirectoryMode=0755
 RuntimeDirectoryPreserve=yes
 """
-# Where engines tell nvidia-smi what they hold of the GPUs: of any user, as the driver is.
+# Where engines of any user report to nvidia-smi what they hold of the GPUs.
 _GPUS_UNIT = """\
 [Unit]
 Description=GPUs of the practice host
@@ -122,13 +122,11 @@ def write_system(
 ) -> None:
     """Write units, accounts and SSH server of one host.
 
-    ``hidden`` are further folders of the machine to hide, ``python`` serves the agent where the system has none.
+    ``hidden`` are more folders of the machine to hide; ``python`` runs the agent if the system has none.
     """
     layer.directory("/")
-    for folder in _HIDDEN:
+    for folder in (*map(Path, _HIDDEN), *hidden):
         layer.directory(folder, opaque=True)
-    for path in hidden:
-        layer.directory(path, opaque=True)
     _write_units(layer)
     _write_accounts(layer)
     layer.file("/etc/hostname", name + "\n")
@@ -153,7 +151,7 @@ def _write_units(layer: Layer) -> None:
         for folder in folders:
             for generator in sorted((layer.lower / folder).glob("*")):
                 layer.link(f"/etc/systemd/{kind}-generators/{generator.name}", "/dev/null")
-    # Both would empty folders that are temporary on the machine; a host's own are gone with it.
+    # Both would empty temporary folders of the machine; a host's own go with it.
     layer.link("/etc/systemd/system/systemd-tmpfiles-setup.service", "/dev/null")
     layer.link("/etc/systemd/system/systemd-tmpfiles-clean.service", "/dev/null")
     layer.link("/etc/tmpfiles.d/tmp.conf", "/dev/null")
@@ -164,7 +162,7 @@ def _write_units(layer: Layer) -> None:
 
 
 def _wanted_by_the_machine(root: Path) -> set[str]:
-    """Names of the units that the distribution's own unit files want, whatever the target."""
+    """Return the names of the units that the distribution's own unit files want, for any target."""
     names: set[str] = set()
     for folder in _UNIT_FOLDERS:
         for wants in (root / folder).glob("*.wants"):
@@ -173,12 +171,12 @@ def _wanted_by_the_machine(root: Path) -> set[str]:
 
 
 def _write_accounts(layer: Layer) -> None:
-    """Login users beside root; the machine's own of the same name are replaced on the host."""
+    """Write the login users beside root; they replace the machine's own of the same name."""
     passwd, shadow, group = (
         [line for line in layer.read_below(f"/etc/{name}").splitlines() if line.split(":")[0] not in _USERS]
         for name in ("passwd", "shadow", "group")
     )
-    # Nobody's password of the machine is good on a host, and no account has expired there.
+    # The machine's passwords are not valid on a host, and no account has expired there.
     shadow = [f"{line.split(':')[0]}:*:19700:0:99999:7:::" for line in shadow]
     group.append(f"rehearsal:x:{_FIRST_ID}:")
     for number, user in enumerate(_USERS, start=_FIRST_ID + 1):

@@ -32,7 +32,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_make_demo_tells_the_whole_story_and_again_on_the_same_host() -> None:
     one_right(tell_the_whole_story)
     second = demo()
-    assert "practice-1 is up already" in second
+    assert "practice-1 is already up" in second
     assert "pp8-async is live on kimi as release 0003-pp8-async" in second
 
 

@@ -112,7 +112,7 @@ def test_what_is_made_can_be_read_by_everybody_and_scratch_files_go(tmp_path: Pa
 
 
 def test_long_steps_are_told_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "TELL_EVERY", 0.3)
+    monkeypatch.setattr(preparation, "REPORT_EVERY", 0.3)
     said: list[str] = []
     step = Step("one", "doing one", "1", commands=shell("echo Downloading x; echo 'a: b'; sleep 1"))
     prepare(tmp_path, [step], say=said.append)

@@ -219,7 +219,7 @@ def test_two_sets_at_once_and_the_others_are_left_alone(fresh_host: RehearsalHos
     )
     again: list[str] = []
     assert hosts.up(own_set, 1, engine_version="0.5.23", say=again.append) == others
-    assert again == [f"{host.name} is up already ({host.address})" for host in others]
+    assert again == [f"{host.name} is already up ({host.address})" for host in others]
     with pytest.raises(UsageError, match=r"with the stand-in for SGLang 0\.5\.23"):
         hosts.up(own_set, 1)
     before = fresh_host.pid

@@ -42,13 +42,13 @@ def test_what_is_accepted_as_a_setting_the_stand_in_can_read(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scale": "abc"}, 'scale of the stand-in engine is a number from 0.01 to 1000, not "abc"'),
+        ({"scale": "abc"}, 'scale of the stand-in engine must be a number from 0.01 to 1000, not "abc"'),
         ({"scale": True}, "scale"),
         ({"scale": float("nan")}, "scale"),
         ({"speed": 0}, "speed"),
-        ({"gpus": 2.5}, "gpus of the stand-in engine is a whole number"),
+        ({"gpus": 2.5}, "gpus of the stand-in engine must be a whole number"),
         ({"scael": 1}, "did you mean scale?"),
-        ({"version": "0.5.23"}, "version is no setting"),
+        ({"version": "0.5.23"}, "version cannot be changed by --set"),
         ({"strict_memory": "yes"}, "true or false"),
     ],
 )
@@ -72,13 +72,17 @@ def test_unknown_names_come_with_those_that_are_known() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("slow", {"percent": "abc"}, 'percent of the fault slow is a number from 0 to 100000, not "abc"'),
-        ("slow", {"bogus": 1}, '"bogus" is no option of the fault slow'),
+        (
+            "slow",
+            {"percent": "abc"},
+            'percent of the fault slow must be a number from 0 to 100000, not "abc"',
+        ),
+        ("slow", {"bogus": 1}, '"bogus" is not a valid option of the fault slow'),
         ("slow", {"precent": 1}, "did you mean percent?"),
         ("slow", {"once": "yes"}, "true or false"),
         ("crash-in-load", {"at": 3}, "at of the fault crash-in-load"),
         ("crash-in-load", {"rank": "x"}, "rank"),
-        ("never-ready", {"at": 1}, "no option"),
+        ("never-ready", {"at": 1}, "not a valid option"),
         ("wrong-argument", {"argument": "pp_size"}, "needs value"),
         ("wrong-argument", {}, "needs argument and value"),
         ("slow", {"when_argv_contains": []}, "when_argv_contains"),

@@ -103,7 +103,7 @@ def test_a_damaged_package_is_installed_again(
     undone, said = left(monkeypatch, prepared)
     assert undone == ["torch"]  # and with it all that follow
     name = file.partition("/")[0].partition("-")[0].removesuffix(".py")
-    assert said[0] == f"of the prepared SGLang these packages are damaged: {name}"
+    assert said[0] == f"damaged packages of the prepared SGLang: {name}"
 
 
 def test_damage_is_found_beside_other_work(monkeypatch: pytest.MonkeyPatch, prepared: Environment) -> None:

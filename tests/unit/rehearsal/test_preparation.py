@@ -71,7 +71,7 @@ def test_it_goes_on_with_the_step_that_was_broken_off(tmp_path: Path) -> None:
     said: list[str] = []
     prepare(tmp_path, steps, say=said.append)
     assert made == ["one", "two", "three"]
-    assert said[0] == "going on with step 2 of 3"
+    assert said[0] == "continuing with step 2 of 3"
 
 
 def test_a_changed_step_is_made_again_with_all_after_it(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_what_a_broken_off_step_has_written_is_not_needed_again(
     begun = 700_000_000
     monkeypatch.setattr(sglang_env, "folder_size", lambda _: sum(step.size for step in done) + begun)
     require_disk(tmp_path, plan, left, free=needed - begun)
-    with pytest.raises(PreflightRefused, match="free there or taken by what is begun"):
+    with pytest.raises(PreflightRefused, match="free there or taken by the unfinished preparation"):
         require_disk(tmp_path, plan, left, free=needed - begun - 1)
 
 
@@ -370,4 +370,4 @@ def test_what_is_broken_off_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(commands, "as_root", stop)
     error = CliRunner().invoke(commands.rehearse, ["clean"]).exception
     assert isinstance(error, Interrupted)
-    assert error.remedy == "the same command again goes on from here"
+    assert error.remedy == "run the same command again to continue from here"

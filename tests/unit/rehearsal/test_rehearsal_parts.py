@@ -283,12 +283,12 @@ def test_the_inventory_of_the_real_engine_is_valid() -> None:
     [
         ("sglang", None, {"scale": 1}, "only the stand-in engine has settings"),
         ("sglang", "0.5.12.post1", {}, "is SGLang 0.5.23, not 0.5.12.post1"),
-        ("vllm", None, {}, "no engine vllm"),
+        ("vllm", None, {}, "unknown engine vllm"),
         ("standin", "0.1", {}, "cannot speak like SGLang 0.1"),
         ("standin", None, {"scal": 1}, "did you mean scale"),
     ],
 )
-def test_what_an_engine_cannot_be_told_is_refused(
+def test_what_an_engine_does_not_accept_is_refused(
     engine: str, version: str | None, settings: dict[str, object], words: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
