@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from deployer.config.problems import nearest, printable
+from deployer.config.wording import nearest, printable
 from deployer.errors import UsageError
 
 Rule = tuple[str, Callable[[object], bool]]

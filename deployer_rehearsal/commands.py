@@ -129,9 +129,10 @@ Examples:
   deployer rehearse down                             nothing is left""",
 )
 def rehearse() -> None:
-    """Practice hosts on this machine: real sshd and systemd, a stand-in engine, no GPU.
+    """Run practice hosts on this machine; no GPU is needed.
 
-    Needs Linux and root (or sudo). Everything they write stays in /var/lib/deployer-rehearsal (DEPLOYER_REHEARSAL_DIR).
+    They have a real sshd and systemd, and a stand-in engine or the real SGLang on the CPU. Needs Linux and root (or
+    sudo). Everything they write stays in /var/lib/deployer-rehearsal (DEPLOYER_REHEARSAL_DIR).
     """
 
 

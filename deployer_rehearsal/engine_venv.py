@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import re
 import sys
@@ -92,6 +91,8 @@ def needed_from_machine() -> list[Path]:
 
 def _files_of(distribution: str) -> list[Path]:
     """Return the top-level modules, packages and metadata of a distribution and of all it requires."""
+    import importlib.metadata
+
     files: set[Path] = set()
     seen: set[str] = set()
     waiting = [distribution]

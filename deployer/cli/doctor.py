@@ -6,15 +6,16 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from deployer.cli.common import App, Seconds, common_options, pass_app
-from deployer.config.profile import Profile, load_profile, profile_names
+from deployer.cli.app import App
+from deployer.cli.options import Seconds, common_options, pass_app
 from deployer.errors import ConfigError
-from deployer.inspect.doctor import judge
-from deployer.inspect.doctor.collect import ASKED, collect
-from deployer.report.doctor_view import doctor_view
+
+if TYPE_CHECKING:
+    from deployer.config.profile import Profile
 
 
 @click.command()
@@ -23,15 +24,15 @@ from deployer.report.doctor_view import doctor_view
     type=Seconds(min=0.0, max=60.0),
     default=5.0,
     show_default=True,
-    help="How long GPUs, connections and memory are watched.",
+    help="How long to watch GPUs, connections and memory.",
 )
 @common_options
 @pass_app
 def doctor(app: App, seconds: float) -> int:
-    """Look at a running service and say what may make it slower or worse than it could be, and what to try.
+    """Find what may slow down a running service, and what to try.
 
-    Changes nothing and generates nothing, but for the one token of /health. Exits with 6 where nothing healthy
-    serves, else with 0; every finding is explained in docs/doctor.md.
+    Changes nothing and generates nothing, except for the one token of /health. Exits with 6 if nothing healthy
+    serves, else with 0; docs/doctor.md explains every finding.
 
     \b
     Examples:
@@ -40,7 +41,11 @@ def doctor(app: App, seconds: float) -> int:
       deployer doctor --json | jq '.findings[].id'
     """
     began = time.monotonic() - process_age()
-    profiles = _profiles(app)
+    from deployer.inspect.doctor import judge
+    from deployer.inspect.doctor.collect import ASKED, collect
+    from deployer.report.doctor_view import doctor_view
+
+    profiles = readable_profiles(app)
     with app.session("doctor") as session:
         evidence = collect(session, seconds=seconds, profiles=profiles, spent=time.monotonic() - began)
     diagnosis = judge(evidence)
@@ -59,8 +64,7 @@ def doctor(app: App, seconds: float) -> int:
 
 
 def process_age() -> float:
-    """Seconds since this process began, its own start included; 0 where the system does not tell (it is Linux that
-    does)."""
+    """Return the seconds since this process was started, interpreter included; 0 if the system does not say."""
     with suppress(OSError, ValueError, IndexError):
         fields = (
             Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -69,10 +73,12 @@ def process_age() -> float:
     return 0.0
 
 
-def _profiles(app: App) -> list[Profile]:
-    """The profiles that could be tried instead; one that cannot be read is none."""
-    folders, found = app.profile_folders(), []
+def readable_profiles(app: App) -> list[Profile]:
+    """The profiles that could be tried instead, without those that cannot be read."""
+    from deployer.config.profile import load_profile, profile_names
+
+    folders, profiles = app.profile_folders(), []
     for name in profile_names(folders):
         with suppress(ConfigError):
-            found.append(load_profile(name, folders))
-    return found
+            profiles.append(load_profile(name, folders))
+    return profiles

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.live import Live
 
-from deployer.cli.common import App, Seconds, common_options, pass_app
+from deployer.cli.app import App
+from deployer.cli.options import Seconds, common_options, pass_app
 from deployer.cli.output import Unbreakable, print_json
-from deployer.deploy import service_log as logs_
-from deployer.deploy.model import Json
-from deployer.deploy.session import Session
 from deployer.errors import UsageError
-from deployer.inspect import status as status_
-from deployer.report.effect_view import release_view
-from deployer.report.views import history_view, profiles_view, status_view
-from deployer.sglang.flags.arguments import profile_listing
-from deployer.sglang.flags.versions import flag_table
+
+if TYPE_CHECKING:
+    from deployer.deploy.session import Session
+
+Json = dict[str, Any]
 
 
 @click.command()
@@ -28,15 +26,18 @@ from deployer.sglang.flags.versions import flag_table
     type=Seconds(min=0.5),
     default=2.0,
     show_default=True,
-    help="Seconds between looks.",
+    help="With --watch: seconds between two looks.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Also what SGLang made of its arguments at that start.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also show what SGLang made of its arguments at that start."
+)
 @common_options
 @pass_app
 def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
-    """Show what is live, whether it is healthy, and how fast it was when it was proven.
+    """Show what is live, whether it is healthy, and how fast it is.
 
-    Exits with 0 where the live release is healthy, with 6 where nothing healthy serves.
+    The speed is that of the benchmark that proved it. Exits with 0 if the live release is healthy, with 6 if nothing
+    healthy serves.
 
     \b
     Examples:
@@ -47,33 +48,42 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
     """
     if watch and app.as_json:
         raise UsageError(
-            "--watch draws on a terminal and cannot be one JSON document", remedy="leave one of the two out"
+            "--watch redraws a terminal and cannot be one JSON document", remedy="leave out one of the two"
         )
     with app.session("status") as session:
-        document = status_.status(session)
+        from deployer.inspect.status import status as current_status
+
+        document = current_status(session)
         if watch:
             document = keep_watching(app, session, document, interval)
         else:
+            from deployer.report.views import status_view
+
             app.show(document, status_view(document, verbose=verbose))
     return 0 if document["hosts"][0]["health"]["ok"] else 6
 
 
 def keep_watching(app: App, session: Session, document: Json, interval: float) -> Json:
-    """Show the status again and again until Ctrl-C; returns the last. Off a terminal each look is printed below."""
+    """Show the status again and again until Ctrl-C; return the last. Off a terminal each look is printed below."""
+    from rich.live import Live
+
+    from deployer.inspect.status import status as current_status
+    from deployer.report.views import status_view
+
     console = app.console
     if not console.is_terminal:
         try:
             while True:
                 console.print(status_view(document))
                 time.sleep(interval)
-                document = status_.status(session)
+                document = current_status(session)
         except KeyboardInterrupt:
             return document
     try:
         with Live(status_view(document), console=console, screen=True) as live:
             while True:
                 time.sleep(interval)
-                document = status_.status(session)
+                document = current_status(session)
                 live.update(status_view(document), refresh=True)
     except KeyboardInterrupt:
         console.print(status_view(document))
@@ -82,13 +92,14 @@ def keep_watching(app: App, session: Session, document: Json, interval: float) -
 
 @click.command()
 @click.argument("release", required=False, type=click.IntRange(min=0))
-@click.option("--defaults", is_flag=True, help="With RELEASE: also the arguments that nobody asked for.")
+@click.option("--defaults", is_flag=True, help="With RELEASE: include arguments that nobody requested.")
 @common_options
 @pass_app
 def history(app: App, release: int | None, defaults: bool) -> int:
-    """List the releases of a service, the newest first: what was tried, what came of it, how fast it was.
+    """List the releases of a service, the newest first.
 
-    With the number of a release: what was in effect in its server, argument by argument.
+    For each: what was tried, what came of it, how fast it was. With the number of a release: what was in effect in
+    its server, argument by argument.
 
     \b
     Examples:
@@ -101,31 +112,39 @@ def history(app: App, release: int | None, defaults: bool) -> int:
             "--defaults shows the arguments of one release", remedy="name it: deployer history 2"
         )
     with app.session("history") as session:
+        from deployer.inspect.status import history_document, release_document
+
         if release is not None:
-            document = status_.release_document(session, release)
+            from deployer.report.effect_view import release_view
+
+            document = release_document(session, release)
             app.show(document, release_view(document, defaults=defaults))
             return 0
         state = session.state()
-    document = status_.history_document(session.service.name, state)
+    from deployer.report.views import history_view
+
+    document = history_document(session.service.name, state)
     app.show(document, history_view(document, app.console.width))
     return 0
 
 
 @click.command()
-@click.option("-f", "--follow", is_flag=True, help="Go on with new lines until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option(
     "-n",
     "--lines",
     type=click.IntRange(0, 1_000_000),
     default=50,
     show_default=True,
-    help="How many lines back.",
+    help="Number of past lines.",
 )
-@click.option("--release", type=int, metavar="N", help="The log of release N's last start.")
+@click.option("--release", type=int, metavar="N", help="The log of the last start of release N.")
 @common_options
 @pass_app
 def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
-    """Print the service's log from the host's journal, secrets taken out.
+    """Print the service's log from the host, without secrets.
+
+    It is read from the journal.
 
     \b
     Examples:
@@ -134,10 +153,12 @@ def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
     """
     if app.as_json and follow:
         raise UsageError(
-            "--follow never ends and cannot be one JSON document", remedy="leave one of the two out"
+            "--follow never ends and cannot be one JSON document", remedy="leave out one of the two"
         )
     with app.session("logs") as session:
-        entries = logs_.read(session, lines=lines, follow=follow, release=release)
+        from deployer.deploy.service_log import read
+
+        entries = read(session, lines=lines, follow=follow, release=release)
         if app.as_json:
             print_json({"service": session.service.name, "lines": list(entries)})
             return 0
@@ -158,13 +179,19 @@ def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
 @common_options
 @pass_app
 def profiles(app: App, version: str | None) -> int:
-    """List the profiles that can be applied, with the arguments they come to. Asks no host.
+    """List the profiles with the SGLang arguments of each.
+
+    Connects to no host.
 
     \b
     Examples:
       deployer profiles
       deployer profiles --sglang 0.5.23 --json
     """
+    from deployer.report.views import profiles_view
+    from deployer.sglang.flags.arguments import profile_listing
+    from deployer.sglang.flags.versions import flag_table
+
     learned = app.flags_folder()
     entries = profile_listing(app.profile_folders(), version, learned)
     note = flag_table(version, learned).note

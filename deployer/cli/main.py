@@ -1,70 +1,97 @@
-"""The `deployer` command: parse, call, show. Decisions are made elsewhere."""
+"""The `deployer` command: parse, call, show. Decisions are made elsewhere.
+
+Modules of this package import only click at their top; the rest they import when a command runs. So help, completion
+and a mistyped command answer at once.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from deployer import __version__
-from deployer.cli.common import (
-    App,
-    common_options,
-    install_signals,
-    interrupted,
-    print_error,
-    write_bug_report,
-)
+from deployer.cli.app import App
+from deployer.cli.failing import interrupted, print_bug, print_error
+from deployer.cli.options import common_options
 from deployer.cli.output import Unbreakable
 from deployer.errors import DeployerError, UsageError
 
-#: The commands: name, and the module that has it.
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+#: The commands: where each is defined, and its short help (the first sentence of its own).
 COMMANDS = {
-    "check": "deployer.cli.check",
-    "apply": "deployer.cli.change",
-    "rollback": "deployer.cli.change",
-    "resume": "deployer.cli.change",
-    "converge": "deployer.cli.change",
-    "plan": "deployer.cli.change",
-    "status": "deployer.cli.look",
-    "history": "deployer.cli.look",
-    "logs": "deployer.cli.look",
-    "profiles": "deployer.cli.look",
-    "bench": "deployer.cli.bench",
-    "compare": "deployer.cli.compare",
-    "diagnose": "deployer.cli.diagnose",
-    "doctor": "deployer.cli.doctor",
-    "sglang": "deployer.cli.sglang",
+    "apply": ("deployer.cli.change", "Make PROFILE live; promote it only once it is proven."),
+    "bench": ("deployer.cli.bench", "Benchmark what runs now; keep the figures beside its release."),
+    "check": ("deployer.cli.check", "Check inventory, profiles, flags, templates and known problems."),
+    "compare": ("deployer.cli.compare", "Compare benchmarks, with a verdict on every difference."),
+    "converge": ("deployer.cli.change", "Make the host equal to its live release; prove that it serves."),
+    "diagnose": ("deployer.cli.diagnose", "Say why a launch failed: phase, first cause, remedy, evidence."),
+    "doctor": ("deployer.cli.doctor", "Find what may slow down a running service, and what to try."),
+    "history": ("deployer.cli.look", "List the releases of a service, the newest first."),
+    "logs": ("deployer.cli.look", "Print the service's log from the host, without secrets."),
+    "plan": ("deployer.cli.change", "Show what `apply PROFILE` would change, and its cost."),
+    "profiles": ("deployer.cli.look", "List the profiles with the SGLang arguments of each."),
+    "rehearse": ("deployer_rehearsal.commands", "Run practice hosts on this machine; no GPU is needed."),
+    "resume": ("deployer.cli.change", "Resume an interrupted change in the step it is in."),
+    "rollback": ("deployer.cli.change", "Go back to the release that was live before, or to release N."),
+    "sglang": ("deployer.cli.sglang", "Show or learn the flags of SGLang versions."),
+    "status": ("deployer.cli.look", "Show what is live, whether it is healthy, and how fast it is."),
 }
-#: Entry points of packages that bring commands of their own, such as `deployer rehearse`.
-PLUGINS = "deployer.commands"
-#: Those that may change a host.
+#: Commands that may change a host.
 CHANGING = ("apply", "rollback", "resume", "converge")
 EXIT_CODES = """\b
 Exit codes:
   0  done, or nothing to do          5  the candidate failed, the live profile serves again
   1  a bug in deployer               6  nothing healthy is serving
-  2  usage, configuration, consent   7  the benchmark cannot tell; not promoted
+  2  usage, configuration, consent   7  the benchmark is inconclusive; not promoted
   3  refused, nothing was changed    8  the host cannot be reached
   4  somebody else holds the lease 130  interrupted"""
 
 
 class Commands(click.Group):
-    """Loads a command's module when that command is asked for: what the others stand on is a quarter of the start."""
+    """Loads the module of a command when that command is needed; lists and completes names without it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*COMMANDS, *(entry.name for entry in entry_points(group=PLUGINS))])
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        if module:
-            found = getattr(import_module(module), cmd_name)
-        else:
-            found = next((entry.load() for entry in entry_points(group=PLUGINS, name=cmd_name)), None)
-        return found if isinstance(found, click.Command) else None
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            from deployer.config.wording import nearest
+
+            near = nearest(name, COMMANDS)
+            ctx.fail(f"No such command {name!r}.{f' Did you mean {near!r}?' if near else ''}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group(
@@ -89,23 +116,23 @@ def cli(context: click.Context) -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run the program and return its exit code. Output that a full disk did not take is an error, too."""
+    """Run the program and return its exit code. Output lost to a full disk is an error, too."""
     status = _run(argv)
     if Unbreakable.lost is None:
         return status
-    told = UsageError(
+    error = UsageError(
         f"the output could not be written: {Unbreakable.lost}",
-        remedy="what the command did stands; make room, and ask again with `deployer status` or `deployer history`",
+        remedy="the command itself is done; make room, then see `deployer status` or `deployer history`",
     )
-    print_error(App(), told)  # in words, whatever was asked for: a document is what could not be written
+    print_error(App(), error)  # in words, even with --json: the document is what could not be written
     changed = any(name in argv for name in CHANGING)
-    return status or (0 if changed else told.exit_code)
+    return status or (0 if changed else error.exit_code)
 
 
 def _run(argv: list[str]) -> int:
-    """Every error becomes one paragraph and a code."""
-    asked = "--json" in argv or os.environ.get("DEPLOYER_JSON", "").lower() in ("1", "true", "yes", "on")
-    app = App(flags={"json": True} if asked else {})
+    """Run the command; every error becomes one paragraph and an exit code."""
+    as_json = "--json" in argv or os.environ.get("DEPLOYER_JSON", "").lower() in ("1", "true", "yes", "on")
+    app = App(flags={"json": True} if as_json else {})
     install_signals()
     try:
         result = cli.main(args=argv, prog_name="deployer", standalone_mode=False, obj=app)
@@ -122,25 +149,23 @@ def _run(argv: list[str]) -> int:
         print_error(app, error)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
-        # click takes any EOFError for a Ctrl-D, but a prompt's own never comes here as the cause.
+        # click turns any EOFError into an Abort, but not the one of its own prompt.
         if isinstance(error.__cause__, EOFError):
-            return _bug(app, error.__cause__)
+            return print_bug(app, error.__cause__)
         print_error(app, interrupted())
         return 130
     except BrokenPipeError:
         Unbreakable(sys.stdout).flush()
         return 0
     except Exception as error:
-        return _bug(app, error)
+        return print_bug(app, error)
 
 
-def _bug(app: App, error: Exception) -> int:
-    path = write_bug_report(error)
-    print_error(
-        app,
-        DeployerError(
-            f"this is a bug in deployer: {type(error).__name__}: {error}",
-            remedy=f"please report it with {path}; `deployer status` shows what is serving",
-        ),
-    )
-    return 1
+def install_signals() -> None:
+    """Treat SIGTERM and a closed terminal like Ctrl-C: leave a known state behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 from collections.abc import Iterable
 from typing import Any, ClassVar, TextIO
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-
-#: Width of tables where the output is not a terminal.
-PIPE_WIDTH = 150
-
-
-#: Nobody reads any more: a pipe's other end, a terminal or a connection is gone. That is no error.
+#: The reader is gone (a pipe, a terminal, a connection), which is not an error.
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.EBADF, errno.ENXIO)
 
 
 class Unbreakable:
     """A text stream whose reader may go away in the middle of a change.
 
-    ``lost`` says why output did not get where somebody wanted it (a full disk); None where none was lost.
+    ``lost`` says why output was lost that somebody wanted (a full disk); None if none was.
     """
 
     lost: ClassVar[str | None] = None
@@ -33,7 +25,7 @@ class Unbreakable:
         self.broken = False
 
     def write(self, text: str) -> int:
-        """Write, or drop what nobody can read any more. Characters the terminal cannot show are replaced."""
+        """Write, or drop the text if the reader is gone. Characters the terminal cannot show are replaced."""
         if not self.broken:
             try:
                 return self._stream.write(text)
@@ -75,43 +67,10 @@ class Unbreakable:
             return
 
 
-#: Control characters as pictures of them, but for what makes lines and columns.
-_PICTURES = {
-    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
-    0x7F: 0x2421,
-    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
-}
-
-
-class PlainConsole(Console):
-    """A console on which texts of others (a log, a file's name, an answer of a host) cannot steer the terminal."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich does, with control characters of texts as pictures of them."""
-        for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment(segment.text.translate(_PICTURES), segment.style)
-
-
-def make_console(*, stderr: bool, colour: str = "auto") -> Console:
-    """A console on stdout or stderr; ``colour`` is auto, always or never."""
-    stream = Unbreakable(sys.stderr if stderr else sys.stdout)
-    console = PlainConsole(
-        file=stream,  # type: ignore[arg-type]  # all of a text stream that rich uses
-        soft_wrap=True,
-        highlight=False,
-        no_color=True if colour == "never" else None,
-        force_terminal=True if colour == "always" else None,
-    )
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = PIPE_WIDTH
-    return console
-
-
 def print_json(document: Any) -> None:
-    """The one document of `--json`."""
+    """Print the one document of `--json`."""
+    import json
+
     out = Unbreakable(sys.stdout)
     out.write(json.dumps(document, indent=2, ensure_ascii=not _is_unicode(out.encoding), default=str) + "\n")
     out.flush()

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from deployer.config.problems import KeyProblems, Model, nearest, printable
+from deployer.config.problems import KeyProblems, Model
+from deployer.config.wording import nearest, printable
 
 #: Most requests in flight at a time.
 LEVEL_MAX = 4096

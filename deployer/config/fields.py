@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from deployer.config.problems import KeyProblems, shown, unknown
+from deployer.config.problems import KeyProblems
 from deployer.config.secrets import TextOrSecret
+from deployer.config.wording import shown, unknown
 
 #: Names of hosts and services; they become parts of unit names and paths.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")

@@ -29,20 +29,9 @@ from deployer.config.fields import (
     Url,
 )
 from deployer.config.limits import Limits
-from deployer.config.problems import (
-    KeyPath,
-    Model,
-    Problem,
-    complain,
-    load_toml,
-    merge_tables,
-    nearest,
-    printable,
-    problems_of,
-    shown,
-    unknown,
-)
+from deployer.config.problems import Model, Problem, complain, load_toml, merge_tables, problems_of
 from deployer.config.secrets import LocalPath, Secret
+from deployer.config.wording import KeyPath, nearest, printable, shown, unknown
 from deployer.errors import UsageError
 
 T = TypeVar("T")

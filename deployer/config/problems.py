@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Union
@@ -16,13 +13,9 @@ from typing import Annotated, Any, Union
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deployer.config.files import FILE_LIMIT, read_regular
+from deployer.config.wording import KeyPath, key_path, nearest, printable, shown, unknown
 from deployer.errors import ConfigError
 
-KeyPath = tuple[str | int, ...]
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-#: Below these keys a value may be a secret, so it is never repeated in a message.
-_PRIVATE = frozenset({"api_key", "environment", "extra_args"})
 #: Tags of unions, which pydantic puts into the place of an error, begin with this.
 TAG = "<"
 
@@ -52,66 +45,6 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{key_path(self.path)}: {self.text}" if self.path else self.text
-
-
-def key_path(path: KeyPath) -> str:
-    """A place in a file as its author would write it: ``services.kimi.gpus[2]``."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            word = part if _BARE.fullmatch(part) else printable(json.dumps(part, ensure_ascii=False))
-            text += f".{word}" if text else word
-    return text
-
-
-def printable(text: str, limit: int = 200) -> str:
-    """Text without control characters or lone surrogates, cut to ``limit`` characters."""
-    if len(text) > limit:
-        text = text[: limit - 3] + "..."
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-_KINDS = {
-    str: "text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "a table",
-}
-
-
-def shown(value: object, path: KeyPath = ()) -> str:
-    """What was found, for a message: the value and its type, or only its type where it may be a secret."""
-    kind = _KINDS.get(type(value), "a date or time")
-    if isinstance(value, (dict, list)) or any(part in _PRIVATE for part in path):
-        return kind
-    if isinstance(value, (str, bool)):
-        return printable(json.dumps(value, ensure_ascii=False), 80)
-    return printable(f"{value!s} ({kind})", 80)
-
-
-def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name most like ``word``, if one is near enough."""
-    names = list(allowed)
-    found = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.6)
-    if not found:
-        wanted = word[:100].replace("_", "-").lower()
-        return next((name for name in names if name.replace("_", "-").lower() == wanted), None)
-    return found[0]
-
-
-def unknown(word: str, allowed: Iterable[str], *, kind: str = "unknown key") -> str:
-    """The sentence about a name that does not exist."""
-    names = sorted(allowed)
-    near = nearest(word, names)
-    listed = ", ".join(names) if len(names) <= 40 else f"{', '.join(names[:40])}, ..."
-    text = kind
-    if near is not None:
-        text += f"; did you mean {near}?"
-    return f"{text} (allowed: {listed})" if names else f"{text} (nothing is allowed here)"
 
 
 def complain(source: Path | str, problems: Sequence[Problem], *, remedy: str | None = None) -> ConfigError:

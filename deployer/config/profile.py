@@ -14,17 +14,8 @@ from deployer.config.fields import NAME, NAME_RULE, Text, check_environment
 from deployer.config.files import searched
 from deployer.config.inventory import ServiceConfig
 from deployer.config.limits import Count, Limits
-from deployer.config.problems import (
-    Model,
-    Problem,
-    complain,
-    load_toml,
-    merge_tables,
-    printable,
-    problems_of,
-    shown,
-    unknown,
-)
+from deployer.config.problems import Model, Problem, complain, load_toml, merge_tables, problems_of
+from deployer.config.wording import printable, shown, unknown
 from deployer.errors import ConfigError
 from deployer.resources import shipped
 

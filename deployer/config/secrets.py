@@ -18,7 +18,8 @@ from pydantic import (
 )
 
 from deployer.config.files import read_regular
-from deployer.config.problems import Model, printable
+from deployer.config.problems import Model
+from deployer.config.wording import printable
 from deployer.errors import ConfigError
 
 #: How long the command of a secret may take, in seconds.

@@ -18,17 +18,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from deployer.config.problems import (
-    Problem,
-    complain,
-    load_toml,
-    printable,
-    problems_of,
-    read_text,
-    shown,
-    unknown,
-)
+from deployer.config.problems import Problem, complain, load_toml, problems_of, read_text
 from deployer.config.secrets import LocalPath
+from deployer.config.wording import printable, shown, unknown
 
 PREFIX = "DEPLOYER_"
 FILE = "deployer.toml"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from deployer.config.problems import printable
+from deployer.config.wording import printable
 from deployer.errors import ConfigError
 
 #: The kernel's limit of one argument or ``NAME=value``, counting the NUL at its end (MAX_ARG_STRLEN).

@@ -23,7 +23,8 @@ from jinja2.loaders import split_template_path
 from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedEnvironment
 
-from deployer.config.problems import printable, read_text
+from deployer.config.problems import read_text
+from deployer.config.wording import printable
 from deployer.errors import ConfigError, DeployerError
 from deployer.units import quoting
 

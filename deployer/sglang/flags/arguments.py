@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.config.problems import KeyPath, Problem, complain, nearest
+from deployer.config.problems import Problem, complain
 from deployer.config.profile import Profile, effective_profile, load_profile, profile_names
 from deployer.config.secrets import Secret
+from deployer.config.wording import KeyPath, nearest
 from deployer.errors import ConfigError
 from deployer.sglang.flags import extra
 from deployer.sglang.flags.versions import Flag, FlagTable, flag_table, history, known_versions, parse_version

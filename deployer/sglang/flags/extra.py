@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deployer.config.problems import nearest, printable, shown, unknown
+from deployer.config.wording import nearest, printable, shown, unknown
 from deployer.sglang.flags.versions import Flag, FlagTable, history
 
 #: Takes a sentence for the operator.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.config.files import FILE_LIMIT, read_regular
-from deployer.config.problems import printable
+from deployer.config.wording import printable
 from deployer.errors import ConfigError
 
 #: The layout of a learned table.

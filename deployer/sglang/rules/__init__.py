@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.config.problems import nearest, printable
 from deployer.config.profile import Profile
+from deployer.config.wording import nearest, printable
 from deployer.errors import UsageError
 from deployer.sglang.flags.versions import Flags, FlagTable, parse_version
 from deployer.sglang.rules import (

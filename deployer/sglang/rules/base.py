@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from deployer.config.problems import KeyPath, key_path, printable
+from deployer.config.wording import KeyPath, key_path, printable
 from deployer.sglang.rules.facts import Facts
 
 

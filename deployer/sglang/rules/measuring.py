@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deployer.config.bench import SINGLE_GATE
-from deployer.config.problems import KeyPath
 from deployer.config.profile import effective_bench, effective_gate, effective_relative_gate
+from deployer.config.wording import KeyPath
 from deployer.sglang.rules.base import Hit, Severity, Theme
 from deployer.sglang.rules.facts import Facts
 

@@ -11,18 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from rich.console import Console
 
 from deployer import errors
-from deployer.cli.check import being_changed, examine
-from deployer.cli.common import App
-from deployer.cli.main import cli, run
+from deployer.cli.main import COMMANDS, cli, run
 from deployer.config.files import template_folders
 from deployer.config.inventory import ServiceConfig, load_inventory
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.plan import Plan
+from deployer.inspect.check import Check, HostView, change_under_way
 from deployer.records.hardware import EngineFacts, ModelFacts
 from deployer.report.findings import checked_view
 from deployer.resources import shipped
@@ -51,13 +51,20 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     assert re.search(r"Examples?:\n\s+deployer ", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_shows_their_own_short_help(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=66) == COMMANDS[name][1]
+
+
 def test_an_end_of_file_within_a_command_is_a_bug_and_no_interruption(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(settings: object) -> None:
         raise EOFError
 
-    monkeypatch.setattr("deployer.cli.common.load_settings", broken)
+    monkeypatch.setattr("deployer.config.settings.load_settings", broken)
     assert run(["profiles"]) == 1
     told = capsys.readouterr().err
     assert "this is a bug in deployer: EOFError" in told
@@ -262,11 +269,11 @@ def test_check_of_one_service_and_of_one_host(
 
     said = Asked("accepted")
 
-    def look(app: object, service: Any, *rest: object) -> tuple[None, dict[str, Asked]]:
+    def observe(self: object, service: Any, *rest: object) -> HostView:
         asked.append(service.name)
-        return None, {"tp1": said}
+        return HostView(answers={"tp1": said})
 
-    monkeypatch.setattr("deployer.cli.check.look", look)
+    monkeypatch.setattr("deployer.inspect.check.Check.observe", observe)
     assert run(["-i", str(inventory), "check", "tp1", "--host", "b", "--json"]) == 0
     assert [item["service"] for item in json.loads(capsys.readouterr().out)["checked"]] == ["t"]
     assert asked == ["t"]
@@ -299,7 +306,7 @@ def test_a_bug_leaves_a_report_and_exit_code_1(
     def broken(*args: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("deployer.cli.check.examine", broken)
+    monkeypatch.setattr("deployer.inspect.check.Check.examine", broken)
     assert run(["-i", EXAMPLE, "check", "tp8"]) == 1
     shown = capsys.readouterr().err
     report = next(tmp_path.glob("deployer-bug-*.txt"))
@@ -354,7 +361,7 @@ def test_diagnose_of_a_host_is_of_each_of_its_services(
     rows = [service.format("one", "a", 1), service.format("two", "a", 2), service.format("other", "b", 1)]
     inventory = tmp_path / "i.toml"
     inventory.write_text("[hosts.a]\n[hosts.b]\n[hosts.c]\n" + "".join(rows))
-    monkeypatch.setattr("deployer.cli.common.App.session", lambda *given: contextlib.nullcontext(given[-1]))
+    monkeypatch.setattr("deployer.cli.app.App.session", lambda *given: contextlib.nullcontext(given[-1]))
     monkeypatch.setattr(
         "deployer.inspect.diagnose.of_service", lambda one: diagnose([], origin={"source": one.name})
     )
@@ -384,9 +391,11 @@ def test_check_says_who_changes_the_host_meanwhile() -> None:
         {"name": "kimi", "host": "box", "model": "/m", "engine": {"python": "/p"}}
     )
     observed = replace(host_state(service_state()), lease=lease(service="mini"))
-    assert being_changed(observed, service) == "box is being changed for mini by ann@desk (apply tp8, pid 5)"
-    assert being_changed(replace(observed, lease=lease(valid=False)), service) is None
-    assert being_changed(None, service) is None
+    assert (
+        change_under_way(observed, service) == "box is being changed for mini by ann@desk (apply tp8, pid 5)"
+    )
+    assert change_under_way(replace(observed, lease=lease(valid=False)), service) is None
+    assert change_under_way(None, service) is None
 
 
 @pytest.mark.parametrize(
@@ -402,10 +411,10 @@ def test_check_says_who_changes_the_host_meanwhile() -> None:
 def test_check_on_the_host_misses_what_the_service_names(changes: dict[str, Any], rule: str | None) -> None:
     """A model that is not there is no profile without errors, as `apply` would refuse it."""
     inventory = load_inventory(Path(EXAMPLE))
-    app = App(flags={"inventory": Path(EXAMPLE)})
+    check = Check(inventory, None, template_folders(None), None)
     observed = replace(host_state(service_state()), **changes)
     profile = load_profile("tp8", profile_folders())
-    found = examine(app, inventory.service(), profile, None, template_folders(None), observed)
+    found = check.examine(inventory.service(), profile, HostView(observed))
     assert [item["rule"] for item in found["findings"] if item["severity"] == "error"] == (
         [rule] if rule else []
     )

@@ -12,8 +12,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from deployer.cli.console import make_console
 from deployer.cli.main import run
-from deployer.cli.output import Unbreakable, make_console
+from deployer.cli.output import Unbreakable
 
 
 class Broken(io.StringIO):

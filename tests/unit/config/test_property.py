@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from, load_inventory
-from deployer.config.problems import key_path, parse_toml, printable, unknown
+from deployer.config.problems import parse_toml
 from deployer.config.profile import Profile, load_profile
+from deployer.config.wording import key_path, printable, unknown
 from deployer.errors import ConfigError
 
 NAMES = sorted(

@@ -1,0 +1,45 @@
+"""Outcomes of changes that ended early: refused by an error, or interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deployer.deploy.model import Outcome, failure_document
+from deployer.deploy.session import Session
+from deployer.errors import DeployerError
+
+
+def refused_outcome(error: DeployerError, service: str, profile: str | None) -> Outcome:
+    """Return an error in the shape that the JSON of a change always has."""
+    return Outcome(
+        outcome=error.outcome,
+        service=service,
+        profile=profile,
+        failure=failure_document(type(error).__name__, error.message, phase=error.phase, remedy=error.remedy),
+        exit_code=error.exit_code,
+        message=error.message,
+    )
+
+
+def interrupted_outcome(session: Session, profile: str | None, reopen: Callable[[], Session]) -> Outcome:
+    """Return the outcome of a Ctrl-C outside a rollout: nothing was changed yet, or a converge was cut short.
+
+    ``reopen`` gives a new session, to look at what the second case has left.
+    """
+    message = "interrupted before anything was changed; what was serving still serves"
+    if session.changing:
+        message = "interrupted while the host was being made equal to its live release"
+        try:
+            with reopen() as second:
+                state = second.state()
+            live = state.live.release if state.live else "nothing"
+            message += f"; live is {live}, the unit is {state.unit.active}. `deployer converge` completes it"
+        except (DeployerError, KeyboardInterrupt):
+            message += "; `deployer status` shows its state, `deployer converge` completes it"
+    return Outcome(
+        outcome="interrupted",
+        service=session.service.name,
+        profile=profile,
+        exit_code=130,
+        message=message,
+    )
