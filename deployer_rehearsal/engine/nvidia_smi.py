@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A stand-in for ``nvidia-smi`` on a practice host: the GPUs of /etc/sglang-standin.json, used as the engines say.
+"""A stand-in for ``nvidia-smi`` on a practice host: the GPUs of /etc/sglang-standin.json, used as the engines record.
 
 Answers ``--query-gpu=``, ``--query-compute-apps=`` (with ``--format=csv[,noheader][,nounits]``, optionally ``-i``),
-``-L``, ``--version`` and the plain table. Fields and options that it does not know are refused as the real one refuses
-them, status 2.
+``-L``, ``--version`` and the plain table. Unknown fields and options are refused as by the real one, with
+status 2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESERVED_MIB = 4
 
 
 def gpus(config: dict[str, Any], states: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The GPUs with what is used of them."""
+    """Return the GPUs with their use."""
     result = []
     total = int(config.get("gpu_memory_mib", 97887))
     count = int(config.get("gpus", 8))
@@ -94,7 +94,7 @@ def _process_name(pid: int) -> str:
 
 
 class Refused(Exception):
-    """Text for standard output, and the exit status."""
+    """An error: its text for standard output, and the exit status."""
 
     def __init__(self, text: str, status: int = 2) -> None:
         super().__init__(text)
@@ -102,7 +102,7 @@ class Refused(Exception):
 
 
 def query(names: str, fields: dict[str, Field], rows: list[dict[str, Any]], form: list[str]) -> list[str]:
-    """The CSV lines of a query."""
+    """Return the CSV lines of a query."""
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     for name in chosen:
         if name not in fields:
@@ -123,7 +123,7 @@ def query(names: str, fields: dict[str, Field], rows: list[dict[str, Any]], form
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The plain overview, shortened."""
+    """Return the plain overview, shortened."""
     lines = [
         time.strftime("%a %b %e %H:%M:%S %Y"),
         f"| NVIDIA-SMI {DRIVER}   Driver Version: {DRIVER}   CUDA Version: {CUDA} |",
@@ -142,8 +142,11 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines if apps else [*lines, "|  No running processes found |"]
 
 
+_OPTIONS = {"--query-gpu", "--query-compute-apps", "--format", "-i", "--id", "-L", "--list-gpus", "--version"}
+
+
 def answer(arguments: Sequence[str], config: dict[str, Any], states: list[dict[str, Any]]) -> list[str]:
-    """What ``nvidia-smi`` with these arguments prints. Refused for what it does not know."""
+    """Return what ``nvidia-smi`` with these arguments prints. Raise Refused for unknown ones."""
     rows = gpus(config, states)
     options: dict[str, str] = {}
     words = list(arguments)
@@ -152,16 +155,7 @@ def answer(arguments: Sequence[str], config: dict[str, Any], states: list[dict[s
         name, equals, value = word.partition("=")
         if name in ("-i", "--id") and not equals:
             value = words.pop(0) if words else ""
-        if name not in (
-            "--query-gpu",
-            "--query-compute-apps",
-            "--format",
-            "-i",
-            "--id",
-            "-L",
-            "--list-gpus",
-            "--version",
-        ):
+        if name not in _OPTIONS:
             raise Refused(
                 f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n{word}\n"
             )
@@ -192,7 +186,7 @@ def answer(arguments: Sequence[str], config: dict[str, Any], states: list[dict[s
 
 
 def main() -> int:
-    """Read settings and state, answer, and give the exit status."""
+    """Read settings and state, print the answer, and return the exit status."""
     try:
         path = Path(os.environ.get("SGLANG_STANDIN_CONFIG") or "/etc/sglang-standin.json")
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

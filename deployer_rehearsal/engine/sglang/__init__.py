@@ -1,1 +1,1 @@
-"""A stand-in for SGLang, to practise deployments on machines without a GPU."""
+"""A stand-in for SGLang, for practising deployments on machines without a GPU."""

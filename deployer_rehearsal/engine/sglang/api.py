@@ -1,4 +1,4 @@
-"""The server's routes: who may call them, and what answers."""
+"""The server's routes: who may call them, and which code answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_FOUND = {"detail": "Not Found"}
 
 
 def _as_openai(error: HttpError) -> HttpError:
-    """0.5.23 tells of a body that makes no sense as OpenAI's API tells of errors."""
+    """Return the error for an invalid body in the form of OpenAI's API, as 0.5.23 does."""
     detail = error.body.get("detail") if isinstance(error.body, dict) else None
     if not isinstance(detail, list):
         return error
@@ -81,7 +81,7 @@ class Api:
             raise _as_openai(error) if self.engine.plan.modern else error from None
 
     def _authorize(self, exchange: Exchange) -> None:
-        """Bearer keys. Administration takes the admin key, if there is one, and nothing else."""
+        """Check the bearer key. If there is an admin key, administration accepts only that one."""
         if exchange.method == "OPTIONS" or exchange.path.startswith(_OPEN):
             return
         fields = self.engine.plan.fields

@@ -1,4 +1,4 @@
-"""Answers that break: what the faults http-error, broken-stream and bad-counters make of an answer."""
+"""Answers that break: the faults http-error, broken-stream and bad-counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .engine import Engine
 from .faults import Fault
 from .web import Exchange, HttpError
 
-#: What stands before a server and answers in its place, with 200 all the same.
+#: The answer of a proxy in front of the server, with status 200.
 PAGE = b"<html><body><h1>Sign in</h1><p>Your session has ended.</p></body></html>\n"
 GARBAGE = b'data: {"choices": [{"te\xff\xfe\n\n'
 NO_TEXT = b"\x00\xff\xfe{]"
@@ -23,7 +23,7 @@ _FOR_EVER = 1e6
 
 
 async def break_answer(engine: Engine, exchange: Exchange) -> bool:
-    """Answer a generation in the server's place, or arrange for its stream to break. True: it is answered."""
+    """Answer a generation instead of the server and return True, or arrange for its stream to break."""
     engine.asked += engine.status == "Up"
     error = engine.faults.get("http-error")
     if error and due(error, engine.asked):
@@ -46,7 +46,7 @@ async def break_answer(engine: Engine, exchange: Exchange) -> bool:
 
 
 def due(fault: Fault, number: int) -> bool:
-    """Whether the ``number``-th generation is one that a fault is for: from ``at`` on, one in ``every``."""
+    """Whether a fault applies to the ``number``-th generation: from ``at`` on, one in ``every``."""
     first = int(fault.options.get("at", 1))
     return number >= first and (number - first) % int(fault.options.get("every", 1)) == 0
 
@@ -59,7 +59,7 @@ class Break:
         self.left = pieces
 
     def __call__(self, exchange: Exchange, data: bytes) -> bytes:
-        """What goes out in place of a piece; ends the connection where that is the fault."""
+        """Return what is sent instead of a piece; end the connection if that is the fault."""
         self.left -= 1
         if self.left >= 0:
             return data
@@ -77,7 +77,7 @@ class Break:
 
 
 async def break_counters(engine: Engine, endpoint: str, answer: Any) -> Any:
-    """What /v1/loads (a dictionary) or /metrics (text) says under the fault bad-counters."""
+    """Return /v1/loads (a dictionary) or /metrics (text) as under the fault bad-counters."""
     fault = engine.faults.get("bad-counters")
     if fault is None or fault.options.get("endpoint", endpoint) != endpoint:
         return answer

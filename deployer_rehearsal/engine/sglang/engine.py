@@ -83,14 +83,14 @@ class Engine:
         return request
 
     def abort(self, request: Request) -> None:
-        """Give a generation up: its client is gone."""
+        """Abandon a generation whose client is gone."""
         request.aborted = True
         self._live.pop(request.rid, None)
         if request in self.scheduler.queue:
             self.scheduler.queue.remove(request)
 
     def _speeds(self) -> Speeds:
-        """The step times, with the faults of the moment."""
+        """Return the step times under the current faults."""
         slow = self.faults.get("slow")
         acts = slow is not None and self.generations >= int(slow.options.get("at", 0))
         percent = float(slow.options.get("percent", 50)) if slow and acts else 0.0
@@ -132,7 +132,7 @@ class Engine:
         return self.scheduler.hung
 
     async def probe(self, timeout: float) -> bool:
-        """SGLang's health check: a one-token generation, looked at once a second. False after ``timeout`` seconds."""
+        """Run SGLang's health check: a one-token generation, polled once a second. False after ``timeout`` seconds."""
         if not self.scheduler.in_flight and not self.hung:
             self._prefill_line(PrefillDone(1, 1, 0, 0, 0))
         begin = time.monotonic()
@@ -190,7 +190,7 @@ class Engine:
         return CONTEXT_GIB + plan.weight_gib + plan.kv_gib + plan.graph_gib
 
     def write_gpu_state(self) -> None:
-        """Tell ``nvidia-smi`` how busy the GPUs are."""
+        """Record for ``nvidia-smi`` how busy the GPUs are."""
         running = self.scheduler.running
         if self.hung:
             busy = 100

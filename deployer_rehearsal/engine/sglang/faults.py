@@ -1,7 +1,7 @@
-"""Failures on request, so that a rehearsal meets what production meets.
+"""Failures on request, so that a rehearsal meets the same trouble as production.
 
-The fault file (/run/sglang-standin/faults.json) is a JSON object, read at start and again whenever a fault that acts
-while serving could act::
+The fault file (/run/sglang-standin/faults.json) is a JSON object, read at the start and whenever a fault of the serving
+server could act::
 
     {"faults": [{"name": "crash-in-load", "when_argv_contains": "--pp-size"},
                 {"name": "slow", "percent": 30, "once": true}]}
@@ -19,17 +19,17 @@ while serving could act::
 | hang-at-request | at (n-th generation, 1) | generation stops; /health turns 503 after 20 s |
 | slow | percent (50), at (n-th generation, 0) | every step takes that much longer |
 | http-error | status (500), at (n-th generation, 1), every (1: all, 10: one in ten) | generations are refused |
-| broken-stream | how, tokens (after so many, 3), at, every | a streamed answer breaks; how it does: see below |
-| bad-counters | how, endpoint (metrics or loads; both) | what the server says of itself is no use; how: see below |
-| wrong-argument | argument, value | /server_info and the engine have another value than was asked for |
+| broken-stream | how, tokens (after so many, 3), at, every | a streamed answer breaks; how: see below |
+| bad-counters | how, endpoint (metrics or loads; both) | the counters are useless; how: see below |
+| wrong-argument | argument, value | /server_info and the engine have another value than requested |
 | port-never-released | | after a stop a child of the same control group, deaf to SIGTERM, keeps the port |
 | memory-never-released | | the same child keeps GPU memory instead |
-| garbage-output | text (one token to repeat; "" gives empty output) | answers are useless, all else is well |
+| garbage-output | text (one token to repeat; "" gives empty output) | answers are useless, everything else is fine |
 | ignore-sigterm | | only SIGKILL ends it |
 | graphs-lost | | captures graphs but never replays them (``cuda graph: False``) |
 
 How a stream breaks: ``reset`` (of the connection), ``close`` (in the middle), ``stall`` (nothing more comes),
-``garbage`` (an event that is none), ``page`` (a page of HTML with status 200 instead of the answer).
+``garbage`` (an invalid event), ``page`` (a page of HTML with status 200 instead of the answer).
 How counters do: ``missing`` (404), ``garbage``, ``hang`` (no answer), or every number is ``nan``, ``negative``,
 ``huge`` or ``infinite``.
 
@@ -98,7 +98,7 @@ class Fault:
 
 
 class Faults:
-    """The faults that apply to one start. A file that is missing or unreadable means none."""
+    """The faults that apply to one start; none if the file is missing or unreadable."""
 
     def __init__(self, path: Path, argv: Sequence[str]) -> None:
         self._path = path
@@ -111,7 +111,7 @@ class Faults:
         self._starting = False
 
     def get(self, name: str) -> Fault | None:
-        """The fault of that name, if it applies now (the file is looked at again)."""
+        """Return the fault of that name if it applies now; the file is read again."""
         if self._stamp != self._current_stamp():
             self._load()
         return self._active.get(name)
@@ -143,7 +143,7 @@ class Faults:
         return json.dumps(entry, sort_keys=True) in self._taken
 
     def _take(self, entry: dict[str, Any]) -> bool:
-        """Claim a fault that acts once; False when an earlier start had it."""
+        """Claim a fault that acts once; return False if an earlier start has claimed it."""
         key = json.dumps(entry, sort_keys=True)
         if key in self._taken:
             return True
@@ -165,7 +165,7 @@ class Faults:
 
 
 def read_faults(path: Path) -> list[dict[str, Any]]:
-    """The entries of a fault file whose names are known."""
+    """Return the entries of a fault file with a known name."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -25,13 +25,13 @@ _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def load_table(folder: Path, version: str) -> dict[str, Any]:
-    """The flag table of a version. FileNotFoundError when none ships for it."""
+    """Return the flag table of a version. Raise FileNotFoundError if there is none."""
     data: dict[str, Any] = json.loads((folder / f"args-{version}.json").read_text(encoding="utf-8"))
     return data
 
 
 def human_readable_int(text: str) -> int:
-    """``8192``, ``8k`` (thousands), ``8K`` (1024s), ``1.5m``."""
+    """Parse ``8192``, ``8k`` (thousands), ``8K`` (1024s), ``1.5m``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"Invalid integer: {text!r}")
@@ -80,7 +80,7 @@ class _Warned(argparse.Action):
 
 
 class _Plain(argparse.Action):
-    """A flag with an action of SGLang's own that comes to storing the value."""
+    """A flag with an action of SGLang's own that stores the value."""
 
     def __call__(
         self,
@@ -103,14 +103,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(table: dict[str, Any]) -> argparse.ArgumentParser:
-    """The version's parser: same names, abbreviations, choices and messages."""
+    """Return the version's parser, with the same names, abbreviations, choices and messages."""
     parser = _Parser(prog=_program(str(table["version"])))
     add_flags(parser, table)
     return parser
 
 
 def add_flags(parser: argparse.ArgumentParser, table: dict[str, Any]) -> None:
-    """Give a parser the flags of a table."""
+    """Add the flags of a table to a parser."""
     for flag in table["flags"]:
         options: dict[str, Any] = {"dest": flag["dest"], "default": flag.get("default")}
         action = flag.get("action")
@@ -140,7 +140,7 @@ def add_flags(parser: argparse.ArgumentParser, table: dict[str, Any]) -> None:
 
 
 def _type(name: str) -> Callable[[str], Any]:
-    """A converter of that name, which argparse's messages show."""
+    """Return a converter of the name that argparse's messages show."""
     known = _TYPES.get(name, str)
     if known.__name__ == name:
         return known
@@ -160,7 +160,7 @@ def _program(version: str) -> str:
 def parse(
     table: dict[str, Any], argv: Sequence[str], parser: argparse.ArgumentParser | None = None
 ) -> dict[str, Any]:
-    """All fields of the version's ServerArgs, as asked for (not yet resolved). SystemExit(2) as argparse does.
+    """Return all fields of the version's ServerArgs as requested, unresolved. Raise SystemExit(2) as argparse does.
 
     ``parser`` is `build_parser` of the table, where there is one already.
     """
@@ -180,7 +180,7 @@ def parse(
 
 
 def merge_config(argv: list[str], booleans: set[str]) -> list[str]:
-    """Put a ``--config`` file's contents before the other arguments, which therefore win. ValueError as in SGLang."""
+    """Put a ``--config`` file's contents before the other arguments, which win. Raise ValueError as SGLang does."""
     places = [index for index, word in enumerate(argv) if word == "--config"]
     if not places:
         return argv
@@ -207,7 +207,7 @@ def merge_config(argv: list[str], booleans: set[str]) -> list[str]:
 
 
 def flat_yaml(text: str) -> dict[str, Any]:
-    """The YAML that such files hold: a mapping of scalars and lists of scalars, or a JSON object. Else ValueError."""
+    """Parse a mapping of scalars and lists of scalars in YAML, or a JSON object. Raise ValueError for anything else."""
     if text.lstrip().startswith("{"):
         data = json.loads(text)
         return dict(data)

@@ -1,4 +1,4 @@
-"""The generating endpoints: /v1/completions, /v1/chat/completions and /generate, streamed and not."""
+"""The generating endpoints: /v1/completions, /v1/chat/completions and /generate, streamed or whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _refuse(message: str) -> HttpError:
 
 @dataclasses.dataclass
 class _Choice:
-    """One answer in the making."""
+    """One answer in progress."""
 
     index: int
     request: Request
@@ -91,7 +91,7 @@ class _Run:
         return usage | {"completion_tokens_details": None} if self.engine.plan.modern else usage
 
     def weights(self, tokens: int) -> dict[str, Any]:
-        """Which version of the weights made the answer."""
+        """The version of the weights."""
         version = self.engine.plan.fields.get("weight_version", "default")
         if not self.engine.plan.modern:
             return {"weight_version": version}
@@ -314,7 +314,7 @@ def _about(run: _Run, choice: _Choice, reason: dict[str, Any] | None) -> dict[st
 
 
 def _about_modern(run: _Run, choice: _Choice, reason: dict[str, Any] | None) -> dict[str, Any]:
-    """What 0.5.23 says of a generation: times as epoch seconds, the whole of it with the last piece only."""
+    """Return the figures of a generation as in 0.5.23: times in epoch seconds, all of them in the last piece only."""
     now, produced = time.time(), choice.request.produced
     began = now - (time.monotonic() - run.begin)
     first = now - (time.monotonic() - run.first_token)

@@ -1,9 +1,9 @@
-"""What the host's GPUs are doing, for ``nvidia-smi``: one file per engine in the state folder.
+"""How the engines use the host's GPUs, for ``nvidia-smi``: one file per engine in the state folder.
 
 ``gpu-<pid>-<started>.json``:
 ``{"processes": [{"gpu", "pid", "started", "mib"}], "utilization": percent, "power": watts}``.
 ``started`` is the process's start in clock ticks since boot: an entry whose process is gone (or whose number was given
-to another) holds no memory any more. Engines of any user write there, so the folder is one like /tmp.
+to another) no longer holds memory. Engines of any user write there, so the folder is like /tmp.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ FULL_WATTS = 560.0
 
 
 def uuid(index: int) -> str:
-    """A GPU's identity: the same on every call, different on every host."""
+    """Return a GPU's identity: the same on every call, different on every host."""
     seed = hashlib.sha256(f"{os.uname().nodename}/{index}".encode()).hexdigest()
     return f"GPU-{seed[:8]}-{seed[8:12]}-{seed[12:16]}-{seed[16:20]}-{seed[20:32]}"
 
 
 def shared_folder(folder: Path) -> None:
-    """Make a folder that every user may write to, each their own files. One that is another user's stays as it is."""
+    """Create a folder like /tmp, where every user may write their own files. Another user's folder stays as it is."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(PermissionError):
         folder.chmod(0o1777)
 
 
 def started(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot; None if it is gone or a zombie."""
+    """Return when a process started, in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -43,7 +43,7 @@ def started(pid: int) -> int | None:
 
 
 class GpuState:
-    """The file of one engine. A folder that cannot be written is no reason to fail."""
+    """The file of one engine. Failing to write it must not end the engine."""
 
     def __init__(self, folder: Path, pid: int | None = None) -> None:
         number = pid or os.getpid()
@@ -52,7 +52,7 @@ class GpuState:
         self._last = ""
 
     def write(self, holders: Mapping[int, int], mib: Sequence[float], utilization: int) -> None:
-        """Say who holds what: ``holders`` maps GPU index to pid, ``mib`` is the memory of each in the same order."""
+        """Record who holds what: ``holders`` maps GPU index to pid, ``mib`` is the memory of each in the same order."""
         processes = [
             {"gpu": gpu, "pid": pid, "started": started(pid), "mib": round(size)}
             for (gpu, pid), size in zip(holders.items(), mib, strict=True)
@@ -78,7 +78,7 @@ class GpuState:
 
 
 def read_states(folder: Path) -> list[dict[str, Any]]:
-    """The states of all engines, without processes that are gone."""
+    """Return the states of all engines, without processes that are gone."""
     states = []
     for path in sorted(folder.glob("gpu-*.json")):
         try:
@@ -92,7 +92,7 @@ def read_states(folder: Path) -> list[dict[str, Any]]:
 
 
 def memory_held(folder: Path) -> dict[int, int]:
-    """MiB that live processes hold of each GPU."""
+    """Return the MiB that live processes hold of each GPU."""
     held: dict[int, int] = {}
     for state in read_states(folder):
         for entry in state["processes"]:

@@ -1,4 +1,4 @@
-"""What the server tells about itself: /server_info, /model_info, /v1/models, /v1/loads and /metrics. Pure data."""
+"""The server's answers about itself: /server_info, /model_info, /v1/models, /v1/loads and /metrics. Pure data."""
 
 from __future__ import annotations
 

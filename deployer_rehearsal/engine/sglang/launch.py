@@ -1,4 +1,4 @@
-"""What a start prints and when, as a list computed beforehand: phases, ranks, bars, and the failures asked for. Pure.
+"""What a start prints and when, computed beforehand: phases, ranks, bars, and the requested failures. Pure.
 
 Times are seconds at scale 1. A K2.6-like start (61 shards, 12 graph sizes) takes about 8 s::
 
@@ -24,7 +24,7 @@ CONTEXT_GIB = 0.97
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One thing that happens ``at`` seconds after the start.
+    """An event ``at`` seconds after the start.
 
     ``text`` is a record (with ``rank``) or, if ``raw``, written as it is. ``memory`` is the GiB that the rank (None:
     every rank) holds from now on. ``end`` ends the start: ``crash`` (a scheduler died; the server kills itself) or
@@ -49,7 +49,7 @@ class _Clock:
 
 
 def timeline(plan: Plan, faults: dict[str, Fault] | None = None) -> list[Step]:
-    """All steps until every scheduler is ready, in order; the HTTP server comes after the last one."""
+    """Return all steps until every scheduler is ready, in order; then the HTTP server starts."""
     active = faults or {}
     steps: list[Step] = []
     clock = _Clock()
@@ -368,7 +368,7 @@ def _timings(plan: Plan, now: float) -> str:
 
 
 def startup_seconds(plan: Plan) -> dict[str, Any]:
-    """The durations that 0.5.23 keeps of a start, in seconds."""
+    """Return the durations that 0.5.23 reports of a start, in seconds."""
     scale = plan.settings.scale
     names = ("prefill", "decode", "target_verify", "draft_prefill", "draft_decode", "draft_extend")
     graphs = dict.fromkeys(names, 0.0)

@@ -44,7 +44,7 @@ PEER_GONE = (
 
 
 def write(text: str) -> None:
-    """Write to standard error at once, whole."""
+    """Write to standard error in one piece."""
     data = text.encode("utf-8")
     with contextlib.suppress(OSError):
         while data:
@@ -57,7 +57,7 @@ def log(message: str, rank: Rank | None = None) -> None:
 
 
 def kill_self() -> NoReturn:
-    """End the way SGLang's main process does after a failure, and to 0.5.16 after a drain: by SIGKILL."""
+    """End by SIGKILL, as SGLang's main process does after a failure and, up to 0.5.16, after a drain."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise SystemExit(137)
 
@@ -89,7 +89,7 @@ class Server:
         self.children.append(processes.spawn("sglang::detokenizer", deaf=deaf))
 
     def play(self, steps: list[Step]) -> None:
-        """Live through the start: write each line at its time. Returns when every scheduler is ready."""
+        """Write each line of the start at its time; return when every scheduler is ready."""
         begin = time.monotonic()
         memory = [0.0] * len(self.holders)
         for step in steps:
@@ -114,7 +114,7 @@ class Server:
                 self.require_schedulers()
 
     def require_schedulers(self) -> None:
-        """End with status 1 if one has died meanwhile; the detokenizer is not looked after so early."""
+        """End with status 1 if a scheduler has died; the detokenizer is not watched this early."""
         schedulers = self.children[:-1]
         dead = processes.exited(schedulers)
         if dead is None:
@@ -126,7 +126,7 @@ class Server:
         raise SystemExit(1)
 
     def crash(self) -> NoReturn:
-        """A scheduler has died: say so, and take everything down."""
+        """Report that a scheduler has died, and end everything."""
         log("Received sigquit from a child process. It usually means the child failed.")
         if self.plan.modern:
             log(tree_killed(os.getpid(), itself=True))
@@ -137,7 +137,7 @@ class Server:
     # serving
 
     async def serve(self) -> int:
-        """Bind, warm up, serve until told to stop. Returns the exit status."""
+        """Bind, warm up, and serve until a signal; return the exit status."""
         plan = self.plan
         loop = asyncio.get_running_loop()
         engine = Engine(plan, self.faults, log, self.gpu_state, self.holders)
@@ -176,7 +176,7 @@ class Server:
         return self.finish(number, server, connections, listener)
 
     def take_signals(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
-        """The first SIGTERM or SIGINT from here on: uvicorn, too, takes them before it writes its first line."""
+        """Return the first SIGTERM or SIGINT from now on: uvicorn, too, handles them before its first line."""
         stop: asyncio.Future[int] = loop.create_future()
         for wanted in (signal.SIGTERM, signal.SIGINT):
             if wanted == signal.SIGTERM and self.faults.get("ignore-sigterm"):
@@ -186,7 +186,7 @@ class Server:
         return stop
 
     async def warm_up(self, engine: Engine, host: str, port: int) -> None:
-        """One request of our own, as SGLang sends one; until it is answered /health says 503."""
+        """Send a warm-up request, as SGLang does; until it is answered, /health returns 503."""
         peer = f"INFO:     {host}:"
         await asyncio.sleep(0.35 * self.settings.scale)
         log(f'{peer}{port + 9001} - "GET /model_info HTTP/1.1" 200 OK')
@@ -207,7 +207,7 @@ class Server:
         log("The server is fired up and ready to roll!")
 
     async def watch(self, engine: Engine) -> None:
-        """Keep the GPU state current; notice a scheduler that died, or that is to die."""
+        """Keep the GPU state current; notice a scheduler that has died or is due to die."""
         while True:
             await asyncio.sleep(0.5)
             engine.write_gpu_state()
@@ -217,7 +217,7 @@ class Server:
             self.look_at_children()
 
     def look_at_children(self) -> None:
-        """One that has ended takes the server down, also one that got its own SIGTERM while the server drains.
+        """End the server if a child has ended, even by its own SIGTERM while the server drains.
 
         Meanwhile nobody is answered: it all happens in a signal handler.
         """
@@ -238,7 +238,7 @@ class Server:
         self.end_serving()
 
     def end_serving(self) -> NoReturn:
-        """A child has failed: wait for what schedulers that live on would write of themselves, and end."""
+        """End after a child has failed, as late as SGLang, which first waits for dumps of the surviving schedulers."""
         log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
         scale = min(1.0, self.settings.scale)
         if self.plan.modern:
@@ -256,7 +256,7 @@ class Server:
         kill_self()
 
     def crash_serving(self, fault: Fault) -> NoReturn:
-        """The scheduler hits an exception while it serves."""
+        """Raise an exception in the scheduler while it serves."""
         text = str(
             fault.options.get(
                 "exception", "RuntimeError: CUDA error: an illegal memory access was encountered"
@@ -271,7 +271,7 @@ class Server:
         self.end_serving()
 
     async def drain(self, engine: Engine) -> None:
-        """After SIGTERM: wait for what is under way, however long that takes."""
+        """After SIGTERM, wait for requests in progress, however long that takes."""
         engine.draining = True
         log("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
         poll = max(0.1, min(5.0, 5.0 * self.settings.scale))
@@ -290,7 +290,7 @@ class Server:
     def finish(
         self, number: int, server: asyncio.AbstractServer, connections: Connections, listener: socket.socket
     ) -> int:
-        """Take everything down and end as this version ends."""
+        """End everything as this version does; return the exit status."""
         port_kept = self.faults.get("port-never-released")
         memory_kept = self.faults.get("memory-never-released")
         if port_kept or memory_kept:
@@ -347,7 +347,7 @@ def _fail(settings: Settings, error: LaunchError) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run the stand-in; returns the exit status, if it does not end by a signal."""
+    """Run the stand-in; return the exit status, unless it ends by a signal."""
     settings = load_settings()
     table = flags.load_table(settings.args_folder, settings.version)
     try:

@@ -8,7 +8,7 @@ import time
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """A scheduler process. A part appears in its lines only where its size is above one."""
+    """A scheduler process. A kind of parallelism appears in its lines only if its size is above one."""
 
     index: int
     pp: int
@@ -22,7 +22,7 @@ class Rank:
 
 
 def ranks(tp: int, pp: int, ep: int) -> list[Rank]:
-    """All scheduler processes, in the order of their GPUs."""
+    """Return all scheduler processes, in the order of their GPUs."""
     result = []
     for index in range(tp * pp):
         stage, position = divmod(index, tp)
@@ -37,7 +37,7 @@ def ranks(tp: int, pp: int, ep: int) -> list[Rank]:
 
 
 def record(message: str, rank: Rank | None = None, now: float | None = None) -> str:
-    """One log record, ended by a newline."""
+    """Return one log record with its newline."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
     return f"[{stamp}{rank.label if rank else ''}] {message}\n"
 
@@ -61,14 +61,14 @@ def _tail(done: int, total: int, elapsed: float) -> str:
 
 
 def shard_bar(name: str, done: int, total: int, elapsed: float) -> str:
-    """A piece of the weight-loading bar, begun by a carriage return; the last one ends its line."""
+    """Return a piece of the weight-loading bar, begun by a carriage return; the last one ends its line."""
     percent = 100 * done // max(total, 1)
     end = "\n\n" if done == total else ""
     return f"\r{name}: {percent:3d}% Completed | {_tail(done, total, elapsed)}{end}"
 
 
 def capture_bar(size: int | None, avail: float, done: int, total: int, elapsed: float) -> str:
-    """A piece of a capture bar; ``size`` None is the bare bar before the first batch size."""
+    """Return a piece of a capture bar; ``size`` None is the bare bar before the first batch size."""
     percent = 100 * done // max(total, 1)
     filled = 10 * done / max(total, 1)
     blocks = "█" * int(filled)
@@ -83,7 +83,7 @@ _SCHEDULER = "/opt/sglang/lib/python3/site-packages/sglang/srt"
 
 
 def scheduler_exception(kind: str, message: str, where: str) -> str:
-    """The message of a scheduler that died of an exception; ``where`` is load, pool, capture or start."""
+    """Return the message of a scheduler that died of an exception; ``where`` is load, pool, capture or start."""
     frames = [("managers/scheduler.py", "run_scheduler_process", "scheduler = Scheduler(")]
     frames += {
         "load": [
@@ -114,12 +114,12 @@ def scheduler_exception(kind: str, message: str, where: str) -> str:
 
 
 def tree_killed(pid: int, *, itself: bool) -> str:
-    """The message with which SGLang ends its processes, from 0.5.16 on."""
+    """Return the message with which SGLang ends its processes, from 0.5.16 on."""
     return f"kill_process_tree called: parent_pid={pid}, include_parent={itself}, pid={pid}"
 
 
 def scheduler_death(pid: int, rank: int, code: int, modern: bool) -> list[str]:
-    """What the main process ``pid`` writes when a scheduler dies without a word before it is ready."""
+    """Return what the main process ``pid`` writes when a scheduler dies silently before it is ready."""
     if not modern:
         return [
             record(f"Rank {rank} scheduler is dead. Please check if there are relevant logs."),
@@ -139,7 +139,7 @@ def scheduler_death(pid: int, rank: int, code: int, modern: bool) -> list[str]:
 
 
 def main_traceback(kind: str, message: str) -> str:
-    """The traceback of the main process, which Python itself prints."""
+    """Return the traceback of the main process as Python prints it."""
     return (
         "Traceback (most recent call last):\n"
         '  File "<frozen runpy>", line 198, in _run_module_as_main\n'
@@ -151,7 +151,7 @@ def main_traceback(kind: str, message: str) -> str:
 
 
 def server_arguments(fields: dict[str, object], modern: bool) -> str:
-    """The line that shows all arguments in effect, the API key with them."""
+    """Return the line that shows all arguments in effect, the API key included."""
     if modern:
         return f"server_args={fields!r}"
     return "server_args=ServerArgs(" + ", ".join(f"{name}={value!r}" for name, value in fields.items()) + ")"

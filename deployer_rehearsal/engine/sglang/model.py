@@ -19,7 +19,7 @@ class LaunchError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model as its folder tells it. ``weight_bytes`` is 0 where the folder holds no weight files."""
+    """A model by its folder. ``weight_bytes`` is 0 if the folder holds no weight files."""
 
     path: str
     architecture: str
@@ -35,7 +35,7 @@ class Model:
 
 
 def read_model(path: str) -> Model:
-    """Read the model folder. LaunchError in the words of the model hub's client for a path that will not do."""
+    """Read the model folder. Raise LaunchError, worded like the model hub's client, for an invalid path."""
     folder = Path(path)
     if not folder.exists():
         raise LaunchError("OSError", _not_there(path))
@@ -78,7 +78,7 @@ def read_model(path: str) -> Model:
 
 
 def _weight_files(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the weight files, and those of them that the index names and the folder lacks."""
+    """Return the names of the weight files, and those in the index that the folder lacks."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {})
@@ -88,7 +88,7 @@ def _weight_files(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _not_there(path: str) -> str:
-    """What the hub's client says of a path that is no folder: a bad repository id, or a hub that cannot be reached."""
+    """Return the error of the hub's client for a path that is not a folder: a bad repository id, or no hub."""
     parts = path.split("/")
     if len(parts) <= 2 and all(parts) and not path.startswith("."):
         return (

@@ -25,7 +25,7 @@ def title(name: str) -> None:
 
 
 def spawn(name: str, *, deaf: bool = False) -> int:
-    """Fork a child that sleeps until it is killed or this process ends. ``deaf``: it ignores SIGTERM."""
+    """Fork a child that sleeps until it is killed or this process ends; with ``deaf`` it ignores SIGTERM."""
     libc = ctypes.CDLL(None, use_errno=True)
     parent = os.getpid()
     pid = os.fork()
@@ -60,7 +60,7 @@ def spawn_orphan(name: str, listener: socket.socket | None) -> int:
 
 
 def _rest(name: str, deaf: bool) -> NoReturn:
-    """What a child does: nothing, with every signal as the kernel has it. Never returns."""
+    """Run a child: it does nothing, with default signal handlers, and never returns."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN if deaf else signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -70,7 +70,7 @@ def _rest(name: str, deaf: bool) -> NoReturn:
 
 
 def exited(pids: list[int]) -> tuple[int, int] | None:
-    """The first child that ended by itself: pid and exit code (negative: signal), as multiprocessing counts."""
+    """Return pid and exit code (negative: a signal) of the first child that has ended by itself."""
     for pid in pids:
         try:
             done, status = os.waitpid(pid, os.WNOHANG)
@@ -82,7 +82,7 @@ def exited(pids: list[int]) -> tuple[int, int] | None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a child has not ended."""
+    """Whether a child is still running."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == 0
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""From arguments to what is in effect: ServerArgs, its checks, the memory plan, the scheduler's limits. Pure."""
+"""From arguments to what is in effect: ServerArgs and its checks, the memory plan, the scheduler's limits. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _FILLED: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that one start is about. Memory in GiB a rank; ``gpus``: each rank's index among those CUDA shows."""
+    """The plan of one start. Memory is in GiB per rank; ``gpus``: each rank's index among the GPUs that CUDA shows."""
 
     settings: Settings
     argv: tuple[str, ...]
@@ -107,17 +107,17 @@ class Plan:
         return shlex.join(self.argv)
 
     def physical(self, rank: int) -> int | None:
-        """The host's own index of a rank's GPU, as ``nvidia-smi`` counts; None where there is no such GPU."""
+        """Return the host's own index of a rank's GPU, as in ``nvidia-smi``; None if there is no such GPU."""
         index = self.gpus[rank]
         return self.settings.visible[index] if index < len(self.settings.visible) else None
 
     def layers_of(self, stage: int) -> int:
-        """Layers of a pipeline stage; the later stages get what does not divide."""
+        """Return the layers of a pipeline stage; the later stages get the remainder."""
         share, rest = divmod(self.model.layers, self.pp)
         return share + (1 if stage >= self.pp - rest else 0)
 
     def speeds(self, slow_percent: float = 0.0, graphs_lost: bool = False) -> Speeds:
-        """The step-time model of this configuration."""
+        """Return the step-time model of this configuration."""
         settings = self.settings
         size = self.model.layers / 61.0 if settings.size is None else settings.size
         return Speeds(
@@ -136,7 +136,7 @@ class Plan:
 
 
 def check_arguments(fields: Mapping[str, Any]) -> None:
-    """SGLang's own checks of arguments that parse. LaunchError as its AssertionError."""
+    """Check parsed arguments as SGLang does. Raise LaunchError like its AssertionError."""
     tp, pp, nodes = int(fields["tp_size"]), int(fields["pp_size"]), int(fields["nnodes"])
     if (tp * pp) % nodes:
         raise LaunchError("AssertionError", "tp_size must be divisible by number of nodes")
@@ -158,7 +158,7 @@ def check_arguments(fields: Mapping[str, Any]) -> None:
 
 
 def graph_sizes(fields: Mapping[str, Any], modern: bool, max_running: int) -> list[int]:
-    """Batch sizes whose decode graph is captured, ascending; none where graphs are off."""
+    """Return the batch sizes whose decode graph is captured, ascending; none if graphs are off."""
     suffix = "_decode" if modern else ""
     if fields.get("disable_cuda_graph") or (modern and fields.get("disable_decode_cuda_graph")):
         return []
@@ -182,7 +182,7 @@ def resolve(
     held_mib: Mapping[int, int] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of a start. ``held_mib``: what others hold of each GPU; ``overrides`` replace what was asked."""
+    """Return the plan of a start. ``held_mib`` is what others hold of each GPU; ``overrides`` replace arguments."""
     fields = copy.deepcopy(dict(asked)) | dict(overrides or {})
     modern = settings.modern
     tp, pp = int(fields["tp_size"]), int(fields["pp_size"])

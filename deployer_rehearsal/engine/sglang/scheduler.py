@@ -34,7 +34,7 @@ class Request:
 
 @dataclasses.dataclass
 class Slot:
-    """One place of the loop: its requests, and when the batch in flight (if any) comes back."""
+    """One place of the loop: its requests, and when the batch in flight (if any) is done."""
 
     running: list[Request] = dataclasses.field(default_factory=list)
     arriving: list[Request] = dataclasses.field(default_factory=list)
@@ -89,7 +89,7 @@ class Scheduler:
 
     @property
     def in_turn(self) -> int:
-        """Requests in the slot whose turn it is: what SGLang calls its running batch, all of it without a pipeline."""
+        """Requests in the current slot, SGLang's running batch; all of them without a pipeline."""
         slot = self.slots[(self._position - 1) % len(self.slots)]
         return len(slot.running) + len(slot.arriving)
 
@@ -111,7 +111,7 @@ class Scheduler:
         self.queue.append(request)
 
     def next_time(self) -> float | None:
-        """When :meth:`advance` has something to do next; None while idle or hung."""
+        """Return when :meth:`advance` has something to do next; None while idle or hung."""
         if self.hung or self.in_flight == 0:
             return None
         times = [self._results[0][0]] if self._results else []
@@ -121,7 +121,7 @@ class Scheduler:
         return min(times) if times else None
 
     def advance(self, now: float) -> float | None:
-        """Do everything that is due at ``now``. Returns when something is to be done next, as :meth:`next_time`."""
+        """Do everything that is due at ``now``; return when something is due next, as :meth:`next_time` does."""
         while True:
             due = self.next_time()
             if due is None or due > now:
@@ -133,7 +133,7 @@ class Scheduler:
                 self._visit(due)
 
     def _next_visit(self) -> float | None:
-        """When the loop reaches a slot that it can launch; it waits for the result of the first one in flight."""
+        """Return when the loop reaches a slot that it can launch; it waits for the first result in flight."""
         for offset in range(len(self.slots)):
             slot = self.slots[(self._position + offset) % len(self.slots)]
             if slot.ready_at is not None:
@@ -201,7 +201,7 @@ class Scheduler:
 
 @dataclasses.dataclass(frozen=True)
 class Simulated:
-    """What a client that sends all requests at once would measure."""
+    """The figures that a client would measure that sends all requests at once."""
 
     wall: float
     tokens: int

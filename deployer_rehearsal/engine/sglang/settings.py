@@ -1,4 +1,4 @@
-"""What the stand-in is told from outside: /etc/sglang-standin.json, overridden by the environment.
+"""Settings of the stand-in: /etc/sglang-standin.json, overridden by the environment.
 
 | key | environment | meaning |
 |---|---|---|
@@ -66,7 +66,7 @@ class Settings:
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings file (none is fine) and the environment."""
+    """Read the settings file, if there is one, and the environment."""
     env = os.environ if environ is None else environ
     path = Path(env.get("SGLANG_STANDIN_CONFIG") or CONFIG_PATH)
     try:
@@ -100,7 +100,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def visible_gpus(text: str | None, gpus: int) -> tuple[int, ...]:
-    """The host's GPUs that CUDA shows for a CUDA_VISIBLE_DEVICES of ``text`` (None: not set), in its order.
+    """Return the host's GPUs that CUDA shows for a CUDA_VISIBLE_DEVICES of ``text`` (None: not set), in its order.
 
     As CUDA reads it: indices, or beginnings of UUIDs; the first entry that names no GPU hides itself and all after it,
     and a GPU that is named twice hides all.
@@ -127,5 +127,5 @@ def _installed_version() -> str | None:
 
 
 def _shipped_tables() -> Path:
-    """The flag tables that ship with deployer, in ``deployer/sglang/data``."""
+    """Return the folder of the flag tables that ship with deployer, in ``deployer/sglang/data``."""
     return Path(__file__).resolve().parents[3] / "deployer" / "sglang" / "data"

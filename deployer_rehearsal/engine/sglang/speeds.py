@@ -56,12 +56,12 @@ class Speeds:
         return self.pp + self.depth if self.pp > 1 else 1
 
     def factor(self) -> float:
-        """What this start multiplies every duration with."""
+        """The factor of every duration in this start."""
         start = 1.0 + random.Random(self.seed).gauss(0.0, self.start_noise) if self.start_noise else 1.0
         return max(start, 0.1) * (1.0 + self.slow_percent / 100.0) * self.size
 
     def decode_seconds(self, running: int, eager_share: float = 0.0, cap: int | None = None) -> float:
-        """Seconds of one round in which each of ``running`` requests gets one token.
+        """Return the seconds of one round in which each of ``running`` requests gets one token.
 
         ``eager_share`` is the share of micro-batches that are larger than the largest captured graph.
         """
@@ -78,7 +78,7 @@ class Speeds:
         return float(step * self.factor() / 1000.0)
 
     def prefill_seconds(self, new_requests: int, new_tokens: int) -> float:
-        """Seconds until ``new_requests`` admitted together have their first token.
+        """Return the seconds until ``new_requests`` admitted together have their first token.
 
         Long prompts cost more: above 256 tokens a request, in proportion.
         """

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server on asyncio, which looks like uvicorn from outside and in its access log."""
+"""A small HTTP/1.1 server on asyncio that looks like uvicorn, its access log included."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HttpError(Exception):
 
 @dataclasses.dataclass
 class Exchange:
-    """One request and the way to answer it, once: :meth:`send`, or :meth:`start` and any number of :meth:`chunk`."""
+    """One request, and how to answer it: once by :meth:`send`, or by :meth:`start` and any number of :meth:`chunk`."""
 
     method: str
     path: str
@@ -42,10 +42,10 @@ class Exchange:
     streaming: bool = False
     stalled: bool = False
     breaking: Callable[[Exchange, bytes], bytes] | None = None
-    """Takes each piece of a streamed answer and says what goes out in its place."""
+    """Returns what is sent instead of each piece of a streamed answer."""
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object; HttpError 400 if it is none."""
+        """Return the body as a JSON object. Raise HttpError 400 if it is not JSON, 422 if not an object."""
         try:
             data = json.loads(self.body or b"{}")
         except ValueError as error:
@@ -82,7 +82,7 @@ class Exchange:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
     def send(self, status: int, body: Any = None, kind: str = "application/json") -> None:
-        """Answer at once. Text and bytes go as they are, anything else as JSON."""
+        """Send a whole answer: text and bytes as they are, anything else as JSON."""
         if isinstance(body, bytes):
             data = body
         elif isinstance(body, str):
@@ -92,19 +92,19 @@ class Exchange:
         headers = [("content-length", str(len(data)))]
         if data and kind:
             headers.append(("content-type", kind))
-        self.writer.write(self._head(status, headers) + data)
+        self._write(self._head(status, headers) + data)
 
     def start(self, kind: str = "text/event-stream; charset=utf-8") -> None:
         """Begin a streamed answer."""
         self.streaming = True
-        self.writer.write(self._head(200, [("content-type", kind), ("transfer-encoding", "chunked")]))
+        self._write(self._head(200, [("content-type", kind), ("transfer-encoding", "chunked")]))
 
     def chunk(self, data: bytes) -> None:
-        """Send a piece of a streamed answer; nothing if the client is gone."""
+        """Send a piece of a streamed answer."""
         if self.breaking is not None:
             data = self.breaking(self, data)
-        if data and not self.gone:
-            self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if data:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def event(self, payload: Any) -> None:
         """Send one server-sent event."""
@@ -113,8 +113,13 @@ class Exchange:
 
     def finish(self) -> None:
         """End a streamed answer."""
-        if self.streaming and not self.gone and not self.stalled:
-            self.writer.write(b"0\r\n\r\n")
+        if self.streaming and not self.stalled:
+            self._write(b"0\r\n\r\n")
+
+    def _write(self, data: bytes) -> None:
+        """asyncio complains on the server's log of each write after the client is gone."""
+        if not self.gone:
+            self.writer.write(data)
 
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -133,7 +138,7 @@ class Connections:
             writer.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, request after request."""
+        """Serve one connection, request after request."""
         self._open.add(writer)
         try:
             while True:
@@ -167,7 +172,7 @@ class Connections:
 async def _read(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Callable[[str], None]
 ) -> Exchange | None:
-    """The next request of a connection; None when the client has no more or is idle for too long."""
+    """Return the next request of a connection; None if the client has no more or is idle for too long."""
     try:
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), KEEP_ALIVE)
     except (TimeoutError, asyncio.IncompleteReadError):

@@ -1,4 +1,4 @@
-"""What the stand-in answers: words that depend on the prompt, the same every time at temperature 0. Pure."""
+"""The stand-in's answers: words that depend on the prompt, always the same at temperature 0. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = _TEXT.split()
 
 
 def count_tokens(prompt: Any) -> int:
-    """Tokens of a prompt: text counts by words, a list by its length; never less than one."""
+    """Return the tokens of a prompt: the words of a text, the length of a list; at least one."""
     if isinstance(prompt, list):
         if prompt and isinstance(prompt[0], (str, list)):
             return sum(count_tokens(part) for part in prompt)
@@ -27,7 +27,7 @@ def count_tokens(prompt: Any) -> int:
 
 
 def chat_text(messages: Any) -> str:
-    """The text of a conversation. ValueError if it is none."""
+    """Return the text of a conversation. Raise ValueError if it is not one."""
     if not isinstance(messages, list) or not messages:
         raise ValueError("messages must be a non-empty list")
     lines = []
@@ -42,12 +42,12 @@ def chat_text(messages: Any) -> str:
 
 
 def natural_length(prompt: Any, limit: int) -> int:
-    """Tokens after which the answer ends by itself (20 to 200), at most ``limit``."""
+    """Return the tokens after which the answer ends by itself (20 to 200), at most ``limit``."""
     return min(limit, 20 + int.from_bytes(_digest(prompt)[:2], "big") % 181)
 
 
 def answer(prompt: Any, temperature: float, seed: int | None) -> Iterator[str]:
-    """The answer's tokens without end. Above temperature 0 without a seed it differs each time."""
+    """Yield the answer's tokens without end. Above temperature 0 without a seed they differ each time."""
     if temperature > 0 and seed is None:
         source = random.Random()
     else:
