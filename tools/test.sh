@@ -1,5 +1,5 @@
 #!/bin/sh
-# All tests: the unit tests, then on practice hosts those that need the machine to themselves, then the others side by side
+# All tests: the unit tests, then on practice hosts those that measure time, one by one, then the others side by side
 # (they mostly wait; each worker has a practice host of its own). With arguments: just `pytest ARGUMENTS`.
 #
 #   tools/test.sh PYTHON [ARGUMENT...]
@@ -11,7 +11,7 @@ shift
 run() { "$python" -m pytest "$@"; }
 
 if [ "$(id -u)" != 0 ]; then
-    # Practice hosts need root; as root, no file of root's shall stay in the checkout.
+    # Practice hosts need root; no file of root's may stay in the checkout.
     run() {
         sudo env PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/deployer-hypothesis \
             "$python" -m pytest -p no:cacheprovider "$@"
@@ -22,8 +22,11 @@ if [ $# -gt 0 ]; then
     run "$@"
     exit
 fi
-status=0
-tools/unit.sh "$python" || status=$?
-run tests/host tests/e2e -m "alone and not sglang" || status=$?
-run tests/host tests/e2e -n 4 --dist worksteal -m "not alone and not sglang" || status=$?
-exit "$status"
+failed=
+tools/unit.sh "$python" || failed="unit tests"
+run tests/host tests/e2e -m "alone and not sglang" || failed="$failed${failed:+, }tests that measure time"
+run tests/host tests/e2e -n 4 --dist worksteal -m "not alone and not sglang" || failed="$failed${failed:+, }tests side by side"
+[ -z "$failed" ] || {
+    echo "failed: $failed (see the summaries above)" >&2
+    exit 1
+}
