@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from deployer.records.failure import Failure
+
 
 class DeployerError(Exception):
     """What happened, in one paragraph.
@@ -122,6 +124,21 @@ class CandidateFailed(DeployerError):
 
     exit_code = 5
     outcome = "rolled_back"
+
+
+class CandidateRejected(Exception):
+    """The candidate is not good enough. Internal: the rollout turns it into an outcome.
+
+    ``state`` is what the release becomes: ``failed`` or ``inconclusive``.
+    """
+
+    def __init__(
+        self, failure: Failure, state: str = "failed", verdict: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
+        self.state = state
+        self.verdict = verdict
 
 
 class NothingServing(DeployerError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from deployer.bench.load.server import with_log
 from deployer.errors import AgentError
-from deployer.host.protocol import Host
+from deployer.host.client import HostClient
 from deployer.sglang.log.batches import read_batches
 
 Json = dict[str, Any]
@@ -19,25 +19,21 @@ Lines = Sequence[tuple[float, str]]
 _INTERVAL = 40
 
 
-def read_log(host: Host, service: str, since: float) -> list[tuple[float, str]]:
-    """The batch lines of the service's journal from ``since`` on (epoch seconds of the host); [] where it has none."""
-    found: list[tuple[float, str]] = []
-    with (
-        contextlib.suppress(AgentError),
-        host.stream("journal", {"service": service, "since": since}) as stream,
-    ):
+def read_log(client: HostClient, service: str, since: float) -> list[tuple[float, str]]:
+    """Return the batch lines of the service's journal from ``since`` on (epoch seconds of the host)."""
+    lines: list[tuple[float, str]] = []
+    with contextlib.suppress(AgentError), client.journal(service, since=since) as stream:
         while True:
             try:
                 line = stream.next(timeout=30.0)
             except StopIteration:
                 break
-            if line is None:  # a journal that says nothing for so long will not answer
+            if line is None:  # a journal that is silent for this long will not answer
                 stream.cancel()
                 break
-            text = str(line.get("text", ""))
-            if " batch" in text and isinstance(line.get("t"), int | float):
-                found.append((float(line["t"]), text))
-    return found
+            if " batch" in line.text and line.t is not None:
+                lines.append((line.t, line.text))
+    return lines
 
 
 def _window(one: Json, level: Json, began: float) -> tuple[float, float]:

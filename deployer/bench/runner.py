@@ -29,7 +29,7 @@ from deployer.bench.log_windows import read_log, with_batches
 from deployer.bench.merge import merged, once_more
 from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
 from deployer.host import ship
-from deployer.host.protocol import Host
+from deployer.host.client import HostClient
 
 Json = dict[str, Any]
 OnEvent = Callable[[Json], None]
@@ -74,7 +74,7 @@ class Service(Protocol):
 
 
 def run_benchmark(
-    host: Host,
+    client: HostClient,
     service: Service,
     spec: Mapping[str, Any],
     *,
@@ -107,7 +107,7 @@ def run_benchmark(
         raise ConfigError(f"bench.place is {wanted!r}, but it is one of auto, host, operator")
     if api_key is None and service.api_key is not None:
         api_key = service.api_key.resolve()
-    has_httpx = wanted != "operator" and engine_has_httpx(host, service)
+    has_httpx = wanted != "operator" and engine_has_httpx(client, service)
     where, values["base_url"], note = choose_place(service, wanted, has_httpx=has_httpx, base_url=base_url)
     if note:
         tell({"event": "note", "text": note})
@@ -123,7 +123,7 @@ def run_benchmark(
     def measure(asked: Json) -> Json:
         limit = Spec.from_json(asked).worst_case()
         if where == "host":
-            lines = _on_host(host, service, asked, secret, limit, silence)
+            lines = _on_host(client, service, asked, secret, limit, silence)
         else:
             lines = _as_child(asked, secret, silence)
         found = _follow(lines, tell)
@@ -131,13 +131,13 @@ def run_benchmark(
             raise _no_result(where, "it ended without a result")
         return found
 
-    ahead = _clock_ahead(host) if where == "operator" else 0.0
+    ahead = _clock_ahead(client) if where == "operator" else 0.0
     bench = measure(values)
     if again is not None:
         bench = _repeated(bench, values, checked.budget, again, measure)
     if bench.get("started") is not None:
         began = bench["started"] + ahead
-        bench = with_batches(bench, read_log(host, service.name, began), slots=slots, began=began)
+        bench = with_batches(bench, read_log(client, service.name, began), slots=slots, began=began)
     if bench.get("sanity"):
         bench["sanity"] = against_baseline(bench["sanity"], baseline)
     bench["place"] = where
@@ -168,14 +168,13 @@ def _repeated(
     return bench
 
 
-def _clock_ahead(host: Host) -> float:
+def _clock_ahead(client: HostClient) -> float:
     """Seconds by which the host's clock is ahead of ours, so that its log can be laid beside our times."""
     before = time.time()
     try:
-        now = host.call("hello").get("now")
+        return client.hello().now - (before + time.time()) / 2
     except AgentError:
         return 0.0
-    return float(now) - (before + time.time()) / 2 if isinstance(now, int | float) else 0.0
 
 
 def local_url(service: Service) -> str:
@@ -203,10 +202,10 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 
-def engine_has_httpx(host: Host, service: Service) -> bool:
+def engine_has_httpx(client: HostClient, service: Service) -> bool:
     """Whether the engine's environment on the host can run the load client."""
-    asked = {"services": [], "engine": {"python": service.engine.python}, "gpus": False}
-    return bool((host.call("observe", asked).get("engine") or {}).get("httpx"))
+    engine = client.observe({}, engine=service.engine.python).engine
+    return bool(engine and engine.httpx)
 
 
 def choose_place(
@@ -229,11 +228,11 @@ def choose_place(
 
 
 def _on_host(
-    host: Host, service: Service, values: Json, secret: dict[str, str], limit: float, silence: float
+    client: HostClient, service: Service, values: Json, secret: dict[str, str], limit: float, silence: float
 ) -> Iterator[str]:
     """The client's lines, from the host. It runs as the service's account, whose environment the engine's is."""
     stream = ship.run(
-        host,
+        client,
         load_client(),
         service.engine.python,
         stdin=json.dumps(values),
@@ -251,15 +250,15 @@ def _on_host(
                     break
                 except AgentError as error:
                     raise _no_result("host", f"{error.code}: {error.message}") from error
-                if event is not None and "line" in event:
+                if event is not None:
                     heard = time.monotonic()
-                    yield str(event["line"])
+                    yield event.line
                 elif time.monotonic() - heard > silence:
                     raise _no_result("host", f"it said nothing for {silence:g} s")
         except BaseException:  # Ctrl-C and a reader that gives up as well: no load without an observer
             stream.cancel()
             raise
-        status, errors = stream.result.get("status"), str(stream.result.get("stderr") or "")
+        status, errors = stream.result.status, stream.result.stderr
     if status not in (0, 130):
         raise _no_result("host", _died(status, errors))
 

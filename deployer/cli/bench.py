@@ -99,11 +99,11 @@ def bench(
 def _measured(
     app: App, session: Session, settings: Json, against: str | None, profile: str | None
 ) -> tuple[Json, Any, DeployerError | None]:
-    from deployer.inspect.compare import Shelf, compared, subjects
+    from deployer.inspect.compare import BenchStore, compared, subjects
     from deployer.inspect.measure import measure
     from deployer.report.comparison_view import comparison_document, measured_view
 
-    shelf = Shelf.of(session)
+    shelf = BenchStore.of(session)
     reference = subjects([against], lambda: shelf)[0] if against else None
     noise = shelf.noise() if reference else None  # now: the connection may not outlive the benchmark
     reporter = app.reporter()

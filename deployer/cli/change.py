@@ -11,10 +11,10 @@ from deployer.cli.app import App
 from deployer.cli.options import common_options, pass_app
 from deployer.cli.output import print_json
 from deployer.errors import ConsentRequired, DeployerError, PreflightRefused
+from deployer.records.codec import encode
+from deployer.records.outcome import Outcome, Plan, Step
 
 if TYPE_CHECKING:
-    from deployer.deploy.model import Outcome
-    from deployer.deploy.plan import Plan
     from deployer.deploy.reporter import Reporter
     from deployer.deploy.session import Session
 
@@ -34,7 +34,6 @@ class AskAtTerminal:
     def possible(self, plan: Plan) -> None:
         if not plan.interrupts or self._yes or self._app.interactive:
             return
-        from deployer.deploy.model import Step
 
         if not self._app.as_json:
             self._show(plan)
@@ -42,7 +41,7 @@ class AskAtTerminal:
             f"{plan.live or 'what runs now'} would be stopped, and there is no terminal to confirm on; "
             "nothing was changed",
             phase=Step.CONSENT,
-            detail={"plan": plan.as_dict()},
+            detail={"plan": plan.as_json()},
         )
 
     def given(self, plan: Plan) -> bool:
@@ -70,7 +69,6 @@ def run_change(
     app: App, command: str, profile: str | None, work: Callable[[Session, Reporter], Outcome]
 ) -> int:
     """Open a session, do the work, and print an outcome document whatever happens."""
-    from deployer.deploy.model import Step
     from deployer.deploy.outcomes import interrupted_outcome, refused_outcome
 
     service = app.service()
@@ -89,13 +87,13 @@ def run_change(
     except DeployerError as error:
         if not app.as_json:
             raise
-        document = refused_outcome(error, service.name, profile).as_dict()
+        document = refused_outcome(error, service.name, profile).as_json()
         print_json(document | ({"plan": error.detail["plan"]} if "plan" in error.detail else {}))
         return error.exit_code
     finally:
         reporter.close()
     if app.as_json:
-        print_json(outcome.as_dict())
+        print_json(outcome.as_json())
     else:
         from deployer.report.views import print_outcome
 
@@ -224,14 +222,15 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
       deployer plan pp8-async --diff
       deployer plan tp8 --detailed-exitcode --json
     """
-    from deployer.deploy.apply import plan as plan_profile
+    from deployer.deploy.apply import preview as preview_apply
     from deployer.report.views import plan_view
 
     wanted = app.profile(profile)
     with app.session(f"plan {profile}") as session:
-        planned, _, objections, notes = plan_profile(session, wanted)
-    document = planned.as_dict() | {"objections": [item.as_dict() for item in objections], "notes": notes}
-    app.show(document, plan_view(planned, document["objections"], notes, diff=diff))
-    if objections and planned.action == "deploy":
+        preview = preview_apply(session, wanted)
+    objections = encode(preview.objections)
+    document = preview.plan.as_json() | {"objections": objections, "notes": list(preview.notes)}
+    app.show(document, plan_view(preview.plan, preview.objections, preview.notes, diff=diff))
+    if preview.objections and preview.plan.action == "deploy":
         return PreflightRefused.exit_code
-    return 10 if detailed_exitcode and planned.restart else 0
+    return 10 if detailed_exitcode and preview.plan.restart else 0

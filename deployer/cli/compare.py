@@ -46,7 +46,7 @@ def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None, in
             "--interactive applies to the page of --html",
             remedy="add --html FILE, or leave out --interactive",
         )
-    from deployer.inspect.compare import Shelf, compare_words
+    from deployer.inspect.compare import BenchStore, compare_words
     from deployer.report.comparison_view import comparison_document, comparison_view
     from deployer.report.writing import STDOUT, check_writable, replace
 
@@ -60,7 +60,7 @@ def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None, in
             library = plotly()
     with ExitStack() as stack:
         comparison = compare_words(
-            what, lambda: Shelf.of(stack.enter_context(app.session("compare"))), anyway=anyway
+            what, lambda: BenchStore.of(stack.enter_context(app.session("compare"))), anyway=anyway
         )
     if html is not None:
         from deployer.report.page import comparison_page

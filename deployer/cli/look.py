@@ -160,12 +160,12 @@ def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
 
         entries = read(session, lines=lines, follow=follow, release=release)
         if app.as_json:
-            print_json({"service": session.service.name, "lines": list(entries)})
+            print_json({"service": session.service.name, "lines": [entry.as_json() for entry in entries]})
             return 0
         out = Unbreakable(sys.stdout)
         try:
             for entry in entries:
-                out.write(entry["text"] + "\n")
+                out.write(entry.text + "\n")
                 out.flush()
                 if out.broken:
                     break

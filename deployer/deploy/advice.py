@@ -10,9 +10,9 @@ from typing import Any
 
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
-from deployer.deploy.model import Objection
 from deployer.records.hardware import Gpu
 from deployer.records.host import HostState
+from deployer.records.outcome import Objection
 from deployer.sglang.flags.versions import flag_table, parse_version
 from deployer.sglang.rules import Facts, Finding, GpuFacts, HostFacts, Report, Severity, evaluate, model_shape
 from deployer.sglang.rules.shape import overridden

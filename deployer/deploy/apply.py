@@ -5,29 +5,33 @@ from __future__ import annotations
 import getpass
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
 from deployer.deploy.advice import advise, warnings
 from deployer.deploy.engine_preflight import (
     ENGINE_REMEDY,
-    asking_notes,
     engine_complaint,
+    engine_notes,
 )
-from deployer.deploy.model import RESUMABLE, Json, Objection, Outcome, Step, Trial, count_of
-from deployer.deploy.plan import Plan, make_plan
+from deployer.deploy.plan import make_plan
 from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
-from deployer.deploy.rollout import Attempt
+from deployer.deploy.rollout import Rollout
 from deployer.deploy.session import Session
 from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
+from deployer.records.codec import Json
 from deployer.records.host import HostState, Transition
+from deployer.records.outcome import RESUMABLE, Objection, Outcome, Plan, Step
+from deployer.records.release import ModelRef, Release, Requested
 from deployer.sglang.rules import Finding
-from deployer.units.bundle import build_bundle, comparable
+from deployer.text import count_of
+from deployer.units.bundle import build_bundle
 
 #: Objections with which SGLang cannot judge arguments.
 ANSWERLESS = frozenset({"engine-missing", "sglang-missing", "model-missing", "model-config-missing"})
@@ -37,71 +41,91 @@ class Consent(Protocol):
     """Somebody who agrees to the restart of what is live, or does not."""
 
     def possible(self, plan: Plan) -> None:
-        """Raise ConsentRequired where consent is needed and nobody can be asked for it."""
+        """Raise ConsentRequired if consent is needed and there is nobody to ask."""
 
     def given(self, plan: Plan) -> bool:
-        """Show the plan, ask, and return the answer; True without asking where nothing live is interrupted."""
+        """Show the plan, ask, and return the answer; True without asking if nothing live is interrupted."""
 
     def unclear(self, verdict: Json) -> bool:
-        """Show a verdict that is inconclusive, ask whether to promote all the same; False where nobody can be asked."""
+        """Show an inconclusive verdict and ask whether to promote anyway; False if there is nobody to ask."""
 
 
-def make_trial(
-    session: Session, profile: Profile, observed: HostState
-) -> tuple[Trial, dict[str, Json], list[str]]:
-    """Render ``profile`` for the host as it was observed: the trial, the files to stage with it, remarks."""
+@dataclass(frozen=True)
+class Rendered:
+    """A profile rendered for a host: the release, the files to stage with it (they may hold secrets), remarks."""
+
+    release: Release
+    files: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    remarks: tuple[str, ...] = ()
+
+
+def render_release(session: Session, profile: Profile, observed: HostState) -> Rendered:
+    """Render ``profile`` for the host as it was observed."""
     service = session.service
     state = observed.services[service.name]
     number = state.next_number
-    release = f"{number:04d}-{profile.name}"
+    name = f"{number:04d}-{profile.name}"
     version = observed.engine.sglang if observed.engine else None
     bundle = build_bundle(
         service,
         session.host_config,
         profile,
         version,
-        release,
+        name,
         templates=session.templates,
         learned=session.learned,
     )
-    model = observed.model
-    bench = effective_bench(service, profile).model_dump()
-    trial = Trial(
+    release = Release(
         service=service.name,
-        release=release,
+        release=name,
         number=number,
         profile=profile.name,
-        previous=state.live.release if state.live else None,
-        unit=bundle.unit,
-        candidate=bundle.candidate,
+        previous=state.live_name,
+        created=time.time(),
+        operator=f"{getpass.getuser()}@{socket.gethostname()}",
         argv=tuple(bundle.argv),
         environment=dict(bundle.environment),
         restart_keys=dict(bundle.restart_keys),
-        requested=dict(bundle.requested),
         sglang=version,
-        model={"path": service.model, "fingerprint": model.fingerprint if model else None},
-        bench=bench,
-        gate=effective_gate(service, profile),
-        relative_gate=effective_relative_gate(service, profile).model_dump(),
-        allow_changed=tuple(profile.verify.allow_changed),
+        model=ModelRef(service.model, observed.model.fingerprint if observed.model else None),
+        requested=Requested(
+            arguments=dict(bundle.requested),
+            allow_changed=tuple(profile.verify.allow_changed),
+            bench=effective_bench(service, profile).model_dump(),
+            gate=effective_gate(service, profile),
+            relative_gate=effective_relative_gate(service, profile).model_dump(),
+        ),
+        unit=bundle.unit,
+        candidate=bundle.candidate,
     )
-    return trial, {name: dict(file) for name, file in bundle.files.items()}, list(bundle.notes)
+    return Rendered(release, bundle.files, bundle.notes)
 
 
-def plan(session: Session, profile: Profile) -> tuple[Plan, Trial, list[Objection], list[str]]:
-    """Look, render and compare, without a lease and without changing anything."""
+@dataclass(frozen=True)
+class Preview:
+    """What an apply would do and meet, without a lease and without changing anything."""
+
+    plan: Plan
+    objections: tuple[Objection, ...]
+    notes: tuple[str, ...]
+
+
+def preview(session: Session, profile: Profile) -> Preview:
+    """Look, render and compare."""
     observed = session.observe(facts=True)
-    trial, _, remarks = make_trial(session, profile, observed)
-    made = _plan(session, observed, trial)
+    rendered = render_release(session, profile, observed)
+    release = rendered.release
+    plan = _plan(session, observed, release)
     findings = _findings(session, profile, observed)
-    against = objections(observed, session.host_config, session.service, trial, findings)
-    said = [*notes(observed, session.service), *remarks, *warnings(findings)]
-    if made.action == "deploy" and not ANSWERLESS & {item.code for item in against}:
-        asked = ask_engine(session, trial, observed)
-        said += asking_notes(asked, trial)
-        if asked.verdict == "refused":
-            against.append(Objection("engine-refuses", engine_complaint(asked, trial.sglang), ENGINE_REMEDY))
-    return made, trial, against, said
+    against = objections(observed, session.host_config, session.service, release, findings)
+    remarks = [*notes(observed, session.service), *rendered.remarks, *warnings(findings)]
+    if plan.action == "deploy" and not ANSWERLESS & {item.code for item in against}:
+        answer = ask_engine(session, release, observed)
+        remarks += engine_notes(answer, release)
+        if answer.verdict == "refused":
+            complaint = engine_complaint(answer, release.sglang)
+            against.append(Objection("engine-refuses", complaint, ENGINE_REMEDY))
+    return Preview(plan, tuple(against), tuple(remarks))
 
 
 def _findings(session: Session, profile: Profile, observed: HostState) -> tuple[Finding, ...]:
@@ -113,10 +137,10 @@ def _findings(session: Session, profile: Profile, observed: HostState) -> tuple[
     return report.findings
 
 
-def _plan(session: Session, observed: HostState, trial: Trial) -> Plan:
+def _plan(session: Session, observed: HostState, release: Release) -> Plan:
     state = observed.services[session.service.name]
     healthy = state.running is not None and session.health(state).ok
-    return make_plan(state, trial, healthy=healthy, comparable=comparable)
+    return make_plan(state, release, healthy=healthy)
 
 
 def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:
@@ -126,8 +150,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     reporter.step(Step.OBSERVE)
     observed = session.observe(facts=True)
     state = observed.services[service.name]
-    live = state.live.release if state.live else None
-    reporter.done(f"live: {live or 'nothing yet'}; SGLang {_version(observed)}")
+    reporter.done(f"live: {state.live_name or 'nothing yet'}; SGLang {_version(observed)}")
     if state.transition is not None:
         resumed = _leftover(session, state.transition, profile, reporter)
         if resumed is not None:
@@ -136,49 +159,49 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         state = observed.services[service.name]
 
     reporter.step(Step.PLAN)
-    trial, files, remarks = make_trial(session, profile, observed)
-    made = _plan(session, observed, trial)
-    if made.action == "nothing":
-        reporter.done(f"{profile.name} is live as {made.live} and healthy; nothing to change")
+    rendered = render_release(session, profile, observed)
+    release = rendered.release
+    plan = _plan(session, observed, release)
+    if plan.action == "nothing":
+        reporter.done(f"{profile.name} is live as {plan.live} and healthy; nothing to change")
         return Outcome(
             outcome="unchanged",
             service=service.name,
             profile=profile.name,
-            release=made.live,
-            previous=trial.previous,
-            message=f"{profile.name} is live already as release {made.live} and healthy; nothing was changed",
+            release=plan.live,
+            previous=release.previous,
+            message=f"{profile.name} is live already as release {plan.live} and healthy; nothing was changed",
         )
-    reporter.done(_summary(made))
-    consent.possible(made)
-    if made.action == "converge":
-        return _start_again(session, made, reporter)
+    reporter.done(_summary(plan))
+    consent.possible(plan)
+    if plan.action == "converge":
+        return _start_again(session, plan, reporter)
 
     reporter.step(Step.PREFLIGHT)
     findings = _findings(session, profile, observed)
-    for note in [*notes(observed, service), *remarks, *warnings(findings)]:
+    for note in [*notes(observed, service), *rendered.remarks, *warnings(findings)]:
         reporter.note(note)
-    against = objections(observed, session.host_config, service, trial, findings)
+    against = objections(observed, session.host_config, service, release, findings)
     if against:
         raise preflight_error(against)
     reporter.done("GPUs, port, engine, model and disk are fit")
 
-    stage(session, trial, files, reporter)
+    stage(session, rendered, reporter)
     agreed = False
     try:
         reporter.step(Step.VALIDATE)
-        validate(session, trial, reporter, observed)
+        validate(session, release, reporter, observed)
         reporter.step(Step.CONSENT)
-        agreed = consent.given(made)
+        agreed = consent.given(plan)
     finally:
         if not agreed:
-            with suppress(
-                AgentError
-            ):  # a full disk, say: it is a folder that nothing refers to, whatever it says
-                session.client.release_update(service.name, trial.release, patch={"state": "abandoned"})
+            # Nothing refers to its folder, so it does not matter if the disk is full.
+            with suppress(AgentError):
+                session.client.release_update(service.name, release.release, patch={"state": "abandoned"})
     if not agreed:
-        return _refused(session, trial, made)
-    reporter.done("agreed" if made.interrupts else "nothing live is interrupted")
-    return Attempt(session, trial, reporter, ask=consent.unclear).run()
+        return _refused(release, plan)
+    reporter.done("agreed" if plan.interrupts else "nothing live is interrupted")
+    return Rollout(session, release, reporter, ask=consent.unclear).run()
 
 
 def take_lease(session: Session, reporter: Reporter) -> None:
@@ -192,10 +215,10 @@ def _version(observed: HostState) -> str:
     return (observed.engine.sglang if observed.engine else None) or "unknown"
 
 
-def _summary(made: Plan) -> str:
-    if made.action == "converge":
-        return f"{made.live} is live and equal, but not running as it should"
-    return f"{count_of(len(made.changes), 'change')} against {made.live or 'nothing'}: a restart is needed"
+def _summary(plan: Plan) -> str:
+    if plan.action == "converge":
+        return f"{plan.live} is live and equal, but not running as it should"
+    return f"{count_of(len(plan.changes), 'change')} against {plan.live or 'nothing'}: a restart is needed"
 
 
 def preflight_error(against: list[Objection]) -> PreflightRefused:
@@ -206,48 +229,44 @@ def preflight_error(against: list[Objection]) -> PreflightRefused:
         f"the host is not fit for this profile ({count}); nothing was changed:\n{lines}",
         phase=Step.PREFLIGHT,
         remedy="remove the objections and apply again",
-        detail={"objections": [item.as_dict() for item in against]},
+        detail={"objections": [item.as_json() for item in against]},
     )
 
 
-def stage(session: Session, trial: Trial, files: dict[str, Json], reporter: Reporter) -> None:
+def stage(session: Session, rendered: Rendered, reporter: Reporter) -> None:
     """Put the release on the host: an unused folder until something refers to it."""
     reporter.step(Step.STAGE)
-    manifest = trial.manifest(created=time.time(), operator=f"{getpass.getuser()}@{socket.gethostname()}")
     try:
-        path = session.client.stage(
-            trial.service, trial.release, files=files, manifest=manifest, user=session.service.user
-        )
+        path = session.client.stage(rendered.release, rendered.files, user=session.service.user)
     except AgentError as error:
         if error.code != "no-user":
             raise
-        raise preflight_error(
-            [Objection("no-user", error.message, f"create it, or correct services.{trial.service}.user")]
-        ) from error
+        remedy = f"create it, or correct services.{session.service.name}.user"
+        raise preflight_error([Objection("no-user", error.message, remedy)]) from error
     reporter.done(path)
 
 
-def _refused(session: Session, trial: Trial, made: Plan) -> Outcome:
+def _refused(release: Release, plan: Plan) -> Outcome:
     return Outcome(
         outcome="refused",
-        service=trial.service,
-        profile=trial.profile,
-        release=trial.release,
-        previous=trial.previous,
+        service=release.service,
+        profile=release.profile,
+        release=release.release,
+        previous=release.previous,
         exit_code=2,
-        message=f"nothing was changed; {made.live or 'nothing'} is live on {session.service.name}",
+        message=f"nothing was changed; {plan.live or 'nothing'} is live on {release.service}",
     )
 
 
-def _start_again(session: Session, made: Plan, reporter: Reporter) -> Outcome:
-    """The live release is the one wanted but does not serve: converge, and prove it."""
+def _start_again(session: Session, plan: Plan, reporter: Reporter) -> Outcome:
+    """The requested release is live but does not serve: converge, and prove it."""
     restored = converge_and_prove(session, reporter)
     return Outcome(
         outcome="live" if restored.serving else "down",
         service=session.service.name,
-        profile=made.profile,
+        profile=plan.profile,
         release=restored.live,
-        previous=made.live,
+        previous=plan.live,
         exit_code=0 if restored.serving else 6,
         message=restored.message,
     )
@@ -281,33 +300,31 @@ def settle(session: Session, reporter: Reporter) -> Outcome | None:
 
 
 def resume_transition(session: Session, transition: Transition, reporter: Reporter) -> Outcome:
-    """Go on with a transition in the step it is in. One that was being restored is restored."""
-    trial = read_trial(session, transition.to)
-    trial = replace(trial, previous=transition.from_)
+    """Go on with a transition in the step it is in; one that was being restored is restored."""
+    release = replace(read_release(session, transition.to), previous=transition.from_)
     if transition.step not in RESUMABLE:
         restored = converge_and_prove(session, reporter)
         return Outcome(
             outcome="rolled_back" if restored.serving else "down",
-            service=trial.service,
-            profile=trial.profile,
-            release=trial.release,
+            service=release.service,
+            profile=release.profile,
+            release=release.release,
             previous=restored.live,
             exit_code=5 if restored.serving else 6,
             message=restored.message,
         )
-    reporter.note(f"Going on with {trial.release} at the step '{transition.step}'")
-    proven = bool(transition.raw.get("proven"))
-    return Attempt(session, trial, reporter, proven=proven).run(Step(transition.step))
+    reporter.note(f"Going on with {release.release} at the step '{transition.step}'")
+    return Rollout(session, release, reporter, proven=transition.proven).run(Step(transition.step))
 
 
-def read_trial(session: Session, release: str) -> Trial:
-    """A staged release as a trial, from the host."""
+def read_release(session: Session, name: str) -> Release:
+    """Return a staged release from the host, with its unit texts."""
     try:
-        read = session.client.release_read(session.service.name, release, ["unit", "unit.candidate"])
+        release, files = session.client.release_read(session.service.name, name, ["unit", "unit.candidate"])
     except AgentError as error:
         raise AgentError(
             error.code,
-            f"release {release} cannot be read on the host: {error.message}",
+            f"release {name} cannot be read on the host: {error.message}",
             remedy="see `deployer history` for the releases that are there",
         ) from error
-    return Trial.from_manifest(read.manifest, read.files["unit"] or "", read.files["unit.candidate"] or "")
+    return replace(release, unit=files["unit"] or "", candidate=files["unit.candidate"] or "")

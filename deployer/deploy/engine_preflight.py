@@ -20,10 +20,10 @@ from typing import Any
 
 from deployer.config.inventory import ServiceConfig
 from deployer.deploy.files import write_whole
-from deployer.deploy.model import Trial
 from deployer.errors import AgentError
 from deployer.host.client import HostClient
 from deployer.records.host import HostState
+from deployer.records.release import OWN_VARIABLE, Release
 from deployer.sglang.flags.versions import SCHEMA, flag_table
 from deployer.sglang.server.answers import Asked, Json, find_answer, judge, program_text
 from deployer.units.bundle import comparable
@@ -42,6 +42,10 @@ class Question:
     argv: Sequence[str]
     environment: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        variables = {name: value for name, value in self.environment.items() if name != OWN_VARIABLE}
+        object.__setattr__(self, "environment", variables)
+
     def words(self) -> list[str] | None:
         """What SGLang parses; None where something else is run. The file of secrets is left out."""
         if _MODULE not in self.argv:
@@ -51,9 +55,6 @@ class Question:
             place = words.index("--config")
             words = words[:place] + words[place + 2 :]
         return words
-
-    def variables(self) -> dict[str, str]:
-        return {name: value for name, value in self.environment.items() if name != "DEPLOYER_RELEASE"}
 
 
 def cache_folder() -> Path:
@@ -90,7 +91,7 @@ def ask_host(
         elif (known := store.read(keys[index])) is not None:
             found[keys[index]] = known
         else:
-            groups.setdefault(json.dumps(question.variables(), sort_keys=True), []).append(index)
+            groups.setdefault(json.dumps(dict(question.environment), sort_keys=True), []).append(index)
     for members in groups.values():
         asked = _ask(client, service, [questions[index] for index in members], timeout)
         for index, answer in zip(members, asked, strict=True):
@@ -118,7 +119,7 @@ def _ask(
         "cwd": service.home or "/",
     }
     try:
-        environment = {**questions[0].variables(), "HF_HUB_OFFLINE": "1"}
+        environment = {**questions[0].environment, "HF_HUB_OFFLINE": "1"}
         answer = run_program(client, service, question, environment, timeout)
         return [judge(item) for item in answer["answers"]]
     except Unanswered as silence:
@@ -144,26 +145,24 @@ def run_program(
     timeout: float = ASK_SECONDS,
 ) -> Json:
     """Run the program in the engine's environment as the service's account. `Unanswered`; ChannelLost."""
-    arguments: Json = {
-        "argv": [service.engine.python, "program.py"],
-        "stdin": json.dumps(question),
-        "env": dict(environment),
-        "timeout": timeout,
-        "files": {"program.py": program_text()},
-    }
-    if service.user:
-        arguments["user"] = service.user
     lines = []
     try:
-        with client.run(**arguments) as stream:
+        with client.run(
+            [service.engine.python, "program.py"],
+            stdin=json.dumps(question),
+            env=environment,
+            timeout=timeout,
+            user=service.user,
+            files={"program.py": program_text()},
+        ) as stream:
             deadline = time.monotonic() + timeout + 30.0
             while True:
                 try:
                     event = stream.next(timeout=1.0)
                 except StopIteration:
                     break
-                if event is not None and "line" in event:
-                    lines.append(str(event["line"]))
+                if event is not None:
+                    lines.append(event.line)
                 if time.monotonic() > deadline:
                     raise Unanswered(f"it took longer than {timeout:g} s")
             result = stream.result
@@ -173,9 +172,9 @@ def run_program(
         raise Unanswered(f"it took longer than {timeout:g} s" if late else error.message, remedy) from error
     answer = find_answer(lines)
     if answer is None:
-        said = [line for line in str(result.get("stderr") or "").splitlines() if line.strip()]
-        ended = f"it ended with status {result.get('status')} and without an answer"
-        raise Unanswered(ended + (f": {said[-1].strip()[:300]}" if said else ""))
+        errors = [line for line in result.stderr.splitlines() if line.strip()]
+        ended = f"it ended with status {result.status} and without an answer"
+        raise Unanswered(ended + (f": {errors[-1].strip()[:300]}" if errors else ""))
     if "unavailable" in answer:
         raise Unanswered(f"SGLang cannot be imported there: {answer['unavailable']}")
     return answer
@@ -190,7 +189,7 @@ def _key(service: ServiceConfig, observed: HostState, question: Question) -> str
         [service.model, model.fingerprint if model else None],
         [[gpu.index, gpu.name, gpu.memory_total] for gpu in observed.gpus or ()],
         [service.user, service.home],
-        question.variables(),
+        dict(question.environment),
         question.words(),
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
@@ -205,21 +204,22 @@ def engine_complaint(asked: Asked, version: str | None) -> str:
     return f"SGLang {version} on the host refuses these arguments: {asked.reason}"
 
 
-def asking_notes(asked: Asked, trial: Trial) -> list[str]:
+def engine_notes(asked: Asked, release: Release) -> list[str]:
     """What the operator should hear: why SGLang could not be asked, and what it warns of."""
-    notes = [f"SGLang {trial.sglang} warns: {text}" for text in asked.warnings]
+    notes = [f"SGLang {release.sglang} warns: {text}" for text in asked.warnings]
     if asked.verdict == "unknown":
         notes.append(f"the host's SGLang could not judge the arguments beforehand: {asked.reason}")
     return notes
 
 
-def telling(asked: Asked, trial: Trial, learned: Path | None) -> Json:
+def telling(asked: Asked, release: Release, learned: Path | None) -> Json:
     """The resolved values worth keeping with a release: those asked for, and those that are not the flag's default."""
-    flags = {flag.info_name: flag.default for flag in flag_table(trial.sglang, learned).flags}
+    flags = {flag.info_name: flag.default for flag in flag_table(release.sglang, learned).flags}
     return {
         name: value
         for name, value in asked.resolved.items()
-        if name in trial.requested or (value not in (None, False, "", [], {}) and value != flags.get(name))
+        if name in release.requested.arguments
+        or (value not in (None, False, "", [], {}) and value != flags.get(name))
     }
 
 

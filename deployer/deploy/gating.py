@@ -1,4 +1,4 @@
-"""What a trial's benchmark is held against: thresholds, earlier starts read from the host, and the learnt noise."""
+"""What a candidate's benchmark is judged by: thresholds, earlier starts read from the host, and the learnt noise."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from deployer.bench.noise import Noise, learn
 from deployer.bench.relative import Tolerance
 from deployer.bench.repeating import Policy, worth_repeating
 from deployer.config.bench import RelativeGate
-from deployer.deploy.baseline import Choice, choose
-from deployer.deploy.model import Json, Trial
+from deployer.deploy.baseline import Baseline, choose
 from deployer.deploy.session import Session
-from deployer.errors import AgentError
+from deployer.records.codec import Json
+from deployer.records.release import BenchSummary, Release
 
 
 @dataclass(frozen=True)
-class Case:
-    """Everything the gate needs to judge a trial's benchmark, but the benchmark."""
+class GateCase:
+    """Everything the gate needs to judge a candidate's benchmark, but the benchmark."""
 
     policy: Policy
     baseline: list[Json]
     noise: Noise
-    choice: Choice
+    chosen: Baseline
     settings: RelativeGate
     beside: tuple[str, Json] | None = None
 
@@ -51,9 +51,9 @@ class Case:
         found["summary"] = verdict.summary(self.policy.name)
         found["baseline"] = {
             "of": self.settings.baseline,
-            "profile": self.choice.name or None,
-            "releases": list(self.choice.baseline),
-            "earlier": list(self.choice.earlier),
+            "profile": self.chosen.name or None,
+            "releases": list(self.chosen.starts),
+            "earlier": list(self.chosen.earlier),
         }
         return found
 
@@ -81,33 +81,39 @@ class Case:
         return f"apply again: both starts then count together and the interval is narrower; {accept}"
 
 
-def build_case(session: Session, trial: Trial, live: str | None) -> Case:
+def build_case(session: Session, candidate: Release, live: str | None) -> GateCase:
     """Choose earlier starts and read their benchmarks. One that cannot be read is left out."""
-    settings = RelativeGate.model_validate(trial.relative_gate)
-    manifests = session.state().releases
-    own = trial.manifest(created=0.0, operator="")
-    choice = choose(manifests, own, live, baseline=settings.baseline, starts=settings.starts)
-    read = {name: bench for name in sorted(choice.releases) if (bench := _bench(session, name))}
+    settings = RelativeGate.model_validate(candidate.requested.relative_gate)
+    chosen = choose(
+        session.state().releases, candidate, live, baseline=settings.baseline, starts=settings.starts
+    )
+    benches = {name: bench for name in sorted(chosen.releases) if (bench := _bench(session, name))}
     tolerance = Tolerance(settings.max_loss, settings.max_level_loss)
-    return Case(
+    return GateCase(
         policy=Policy(
-            gate=trial.gate,
+            gate=candidate.requested.gate,
             tolerance=tolerance,
-            name=choice.name,
-            earlier=[read[name] for name in choice.earlier if name in read],
+            name=chosen.name,
+            earlier=[benches[name] for name in chosen.earlier if name in benches],
         ),
-        baseline=[read[name] for name in choice.baseline if name in read],
-        noise=learn([[read[name] for name in group if name in read] for group in choice.groups]),
-        choice=choice,
+        baseline=[benches[name] for name in chosen.starts if name in benches],
+        noise=learn([[benches[name] for name in group if name in benches] for group in chosen.groups]),
+        chosen=chosen,
         settings=settings,
-        beside=(choice.beside, read[choice.beside]) if choice.beside in read else None,
+        beside=(chosen.beside, benches[chosen.beside]) if chosen.beside in benches else None,
     )
 
 
 def _bench(session: Session, release: str) -> Json | None:
+    text = session.client.release_file(session.service.name, release, "bench.json")
     try:
-        text = session.client.release_read(session.service.name, release, ["bench.json"]).files["bench.json"]
-        found = read_document(text) if text else None
-    except (AgentError, ValueError):
+        document = read_document(text) if text else None
+    except ValueError:
         return None  # only the comparison with it is lost
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
+
+
+def summary(bench: Json) -> BenchSummary:
+    """Return the few figures of a benchmark that `status` and `history` show."""
+    levels = {str(level["concurrency"]): level.get("aggregate_tok_s") for level in bench.get("levels") or ()}
+    return BenchSummary(bench.get("single_stream_tok_s"), levels)

@@ -7,7 +7,9 @@ import json
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from deployer.errors import AgentError, ChannelLost
-from deployer.host.protocol import Host, Json
+from deployer.host.client import HostClient
+from deployer.records.codec import Json
+from deployer.records.endpoint import Endpoint
 from deployer.sglang.server.info import redact
 
 #: Pause before another try, in seconds.
@@ -27,13 +29,11 @@ class _Refused(Exception):
     """The server refuses the request; another try does not help."""
 
 
-def generate_once(
-    host: Host, address: str, port: int, *, api_key: str | None = None, timeout: float = 600.0
-) -> tuple[bool, str]:
-    """Generate two tokens on the host itself: whether that worked, and the path used or what went wrong.
+def generate_once(client: HostClient, endpoint: Endpoint, *, timeout: float = 600.0) -> tuple[bool, str]:
+    """Generate two tokens from the host itself; return whether it worked, and the path used or what went wrong.
 
-    ``timeout`` is in seconds, for one try; the first request may have to compile kernels. Tried three times where the
-    connection fails or the server answers 5xx. Never raises for what the server does.
+    ``timeout`` is in seconds, for one try; the first request may have to compile kernels. There are three tries if
+    the connection fails or the server answers 5xx. Nothing is raised for what the server does.
     """
     attempts = Retrying(
         stop=stop_after_attempt(3),
@@ -42,34 +42,28 @@ def generate_once(
         reraise=True,
     )
     try:
-        return True, attempts(_request, host, address, port, api_key, timeout)
+        return True, attempts(_request, client, endpoint, timeout)
     except (_NoAnswer, _Refused, ChannelLost) as error:
         return False, str(error)
 
 
-def _request(host: Host, address: str, port: int, api_key: str | None, timeout: float) -> str:
-    headers = {"Content-Type": "application/json"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    word = ""
+def _request(client: HostClient, endpoint: Endpoint, timeout: float) -> str:
+    problem = ""
     for path, body in _BODIES.items():
-        arguments: Json = {
-            "method": "POST",
-            "address": address,
-            "port": port,
-            "path": path,
-            "body": json.dumps(body),
-            "headers": headers,
-            "timeout": timeout,
-        }
         try:
-            answer = host.call("http", arguments, timeout=timeout + 10.0)
+            answer = client.http(
+                "POST",
+                path,
+                endpoint,
+                body=json.dumps(body),
+                headers={"Content-Type": "application/json"},
+                timeout=timeout,
+            )
         except AgentError as error:
             raise _NoAnswer(f"POST {path}: {error.detail.get('state') or error.message}") from error
-        status = int(answer["status"])
-        if status == 200:
+        if answer.status == 200:
             return path
-        word = redact(f"POST {path}: status {status}: {str(answer.get('body'))[:300]}", [api_key or ""])
-        if status >= 500:
-            raise _NoAnswer(word)
-    raise _Refused(word)
+        problem = redact(f"POST {path}: status {answer.status}: {answer.body[:300]}", endpoint.secrets)
+        if answer.status >= 500:
+            raise _NoAnswer(problem)
+    raise _Refused(problem)

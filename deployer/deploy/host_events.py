@@ -1,60 +1,45 @@
-"""Following the host's long operations to their end, and their events in words."""
+"""The host's long operations: followed to their end, and their events in words."""
 
 from __future__ import annotations
 
-from deployer.deploy.model import Json
+from typing import TypeVar
+
 from deployer.deploy.reporter import Reporter
-from deployer.deploy.session import Session
-from deployer.host.protocol import Stream
-from deployer.records.host import ServiceState
+from deployer.host.streams import Events
+from deployer.records.codec import Json
+from deployer.records.events import StopEvent
+
+Answer = TypeVar("Answer")
 
 
-def converge_arguments(session: Session, state: ServiceState) -> Json:
-    """What `converge` needs to know about a service whose live release listens where it was started to."""
-    service = session.service
-    address, port = session.endpoint(state, state.live.release if state.live else None)
-    return {
-        "service": service.name,
-        "port": port,
-        "address": address,
-        "drain": service.deadlines.drain,
-        "stop_timeout": service.deadlines.stop,
-        "ready_timeout": service.deadlines.start,
-        "gpus": service.gpus,
-        "start": True,
-    }
-
-
-def drain(stream: Stream, reporter: Reporter) -> Json:
-    """Follow a stream of `unit.stop` or `converge` to its end and return the answer."""
+def follow(stream: Events[StopEvent, Answer], reporter: Reporter) -> Answer:
+    """Follow `unit_stop` or `converge` to its end and return the answer."""
     while True:
         try:
             event = stream.next(timeout=1.0)
         except StopIteration:
-            result: Json = stream.result
-            return result
+            return stream.result
         if event:
             reporter.progress(describe_host_event(event))
 
 
-def describe_host_event(event: Json) -> str:
-    """One event of `unit.stop` or `converge` in words."""
-    if "action" in event:
-        return str(event["action"])
-    stage = event.get("stage")
-    if stage == "draining":
-        return f"draining: {event.get('inflight')} requests in flight"
-    if stage == "stopping":
+def describe_host_event(event: StopEvent) -> str:
+    """Return one event of `unit_stop` or `converge` in words."""
+    if event.action:
+        return event.action
+    if event.stage == "draining":
+        return f"draining: {event.inflight} requests in flight"
+    if event.stage == "stopping":
         return "asked it to stop (SIGTERM)"
-    if stage == "killing":
+    if event.stage == "killing":
         return "it did not stop in time; killing it (SIGKILL)"
     holders = []
-    if event.get("pids"):
-        holders.append(f"{len(event['pids'])} processes")
-    if event.get("port"):
+    if event.pids:
+        holders.append(f"{len(event.pids)} processes")
+    if event.port:
         holders.append("the port")
-    if event.get("gpu_memory"):
-        holders.append(f"{event['gpu_memory'] / 1024**3:.1f} GiB of GPU memory")
+    if event.gpu_memory:
+        holders.append(f"{event.gpu_memory / 1024**3:.1f} GiB of GPU memory")
     return "waiting for " + (", ".join(holders) or "it") + " to be gone"
 
 

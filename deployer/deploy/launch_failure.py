@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from deployer.records.failure import Failure
 from deployer.sglang.log.failures import UNKNOWN, Cause
 from deployer.sglang.log.launch import LaunchState
 
@@ -21,51 +21,21 @@ def log_tail(lines: Iterable[str]) -> list[str]:
     return [line for line in lines if not _USAGE.match(line)][-TAIL_LINES:]
 
 
-@dataclass(frozen=True)
-class LaunchFailure:
-    """Why a launch counts as failed.
-
-    ``proof`` is what ended the wait: ``unit``, ``restart``, ``fatal-line``, ``not-ours``, ``vanished``, ``stall``,
-    ``deadline`` or ``generation``; ``detail`` is what the host said about it.
-    """
-
-    proof: str
-    signature: str
-    phase: str | None
-    cause: str
-    remedy: str
-    evidence: tuple[str, ...] = ()
-    reference: str | None = None
-    detail: dict[str, Any] = field(default_factory=dict)
-    log_tail: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The failure as ``apply --json`` shows it."""
-        return {
-            "signature": self.signature,
-            "phase": self.phase,
-            "cause": self.cause,
-            "remedy": self.remedy,
-            "log_tail": list(self.log_tail),
-            "evidence": list(self.evidence),
-            "reference": self.reference,
-            "proof": self.proof,
-        }
-
-
 def explain(
     proof: str,
     found: Cause,
-    detail: dict[str, Any],
+    detail: Mapping[str, Any],
     state: LaunchState,
     *,
     port: int,
     deadline: float,
     log_tail: Sequence[str] = (),
-) -> LaunchFailure:
-    """The failure in words. ``found`` is what the log tells; where that is nothing, the proof itself is explained.
+) -> Failure:
+    """Return the failure of a launch: the cause in the log, or if there is none, what the proof itself says.
 
-    A stall and a passed deadline always name the phase and the last line.
+    ``proof`` is what ended the wait: ``unit``, ``restart``, ``fatal-line``, ``not-ours``, ``vanished``, ``stall``,
+    ``deadline`` or ``generation``; ``detail`` is what the host reported with it. A stall and a passed deadline always
+    name the phase and the last line.
     """
     signature, cause, remedy = found.signature, found.cause, found.remedy
     words = _words(proof, detail, state, port, deadline)
@@ -75,7 +45,7 @@ def explain(
         cause = f"{cause} ({_where(state)}; quiet for {detail.get('quiet')} s)"
     elif signature == UNKNOWN and proof == "unit":
         cause = f"{cause} ({_unit(detail)})"
-    return LaunchFailure(
+    return Failure(
         proof=proof,
         signature=signature,
         phase=(found.phase if proof in ("unit", "fatal-line") else None) or state.phase,
@@ -83,13 +53,12 @@ def explain(
         remedy=remedy,
         evidence=found.evidence,
         reference=found.reference if signature == found.signature else None,
-        detail=detail,
         log_tail=tuple(log_tail),
     )
 
 
 def _words(
-    proof: str, detail: dict[str, Any], state: LaunchState, port: int, deadline: float
+    proof: str, detail: Mapping[str, Any], state: LaunchState, port: int, deadline: float
 ) -> tuple[str, str, str] | None:
     """Signature, cause and remedy of the proofs that speak for themselves."""
     if proof == "not-ours":
@@ -121,7 +90,7 @@ def _words(
     return None
 
 
-def _stranger(detail: dict[str, Any]) -> str:
+def _stranger(detail: Mapping[str, Any]) -> str:
     known = [f"{name} {detail[name]}" for name in ("pid", "unit") if detail.get(name)]
     comm = detail.get("comm") or "a process"
     return f"{comm} ({', '.join(known)})" if known else str(comm)
@@ -133,7 +102,7 @@ def _where(state: LaunchState) -> str:
     return f"phase {state.phase}{waiting}; {last}"
 
 
-def _unit(detail: dict[str, Any]) -> str:
+def _unit(detail: Mapping[str, Any]) -> str:
     shown = {
         name: detail[name]
         for name in ("result", "exec_code", "exec_status")

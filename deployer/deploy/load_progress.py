@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from deployer.records.events import ProcEvent
 from deployer.sglang.log.launch import PHASES
 
 _LOAD = PHASES.index("load")
@@ -19,39 +18,39 @@ _ARRIVES = 0.05
 class LoadProgress:
     """Bytes that were read from storage since the weights began to load, against the checkpoint's size.
 
-    ``total`` is None where the model's size is not known. The figures are `watch`'s: what the service's processes have
-    read (`read_bytes`; the page cache does not count), resident memory and GPU memory.
+    ``total`` is None if the model's size is not known. What the page cache answers does not count as read.
     """
 
     total: int | None = None
-    _before: Mapping[str, Any] | None = None
-    _now: Mapping[str, Any] = field(default_factory=dict)
+    _before: ProcEvent | None = None
+    _now: ProcEvent = field(default_factory=ProcEvent)
 
-    def take(self, figures: Mapping[str, Any], phase: str) -> None:
-        """New figures, in ``phase``."""
+    def take(self, figures: ProcEvent, phase: str) -> None:
+        """Take new figures of the service's processes, in ``phase``."""
         if PHASES.index(phase) < _LOAD:
             self._before = figures
         self._now = figures
 
-    def _grown(self, *names: str) -> int:
-        before = self._before or {}
-        return sum(int(self._now.get(name) or 0) - int(before.get(name) or 0) for name in names)
-
     @property
     def read(self) -> int:
         """Bytes read from storage since loading began."""
-        return max(0, self._grown("read_bytes"))
+        return max(0, self._now.read_bytes - (self._before.read_bytes if self._before else 0))
 
     @property
     def cached(self) -> bool:
         """Whether the weights come out of the page cache: memory fills, and next to nothing is read from storage."""
         if not self.total or self._before is None:
             return False
-        return self.read < _NOTHING * self.total and self._grown("rss", "gpu_memory") > _ARRIVES * self.total
+        grown = _memory(self._now) - _memory(self._before)
+        return self.read < _NOTHING * self.total and grown > _ARRIVES * self.total
 
     @property
     def fraction(self) -> float | None:
-        """The part of the checkpoint that was read, up to 1; None where that tells nothing."""
+        """The part of the checkpoint that was read, up to 1; None if that says nothing."""
         if not self.total or self.cached or not self.read:
             return None
         return min(1.0, self.read / self.total)
+
+
+def _memory(figures: ProcEvent) -> int:
+    return figures.rss + (figures.gpu_memory or 0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.session import Session
 from deployer.errors import DeployerError
+from deployer.records.failure import Failure
+from deployer.records.outcome import Outcome
 
 
 def refused_outcome(error: DeployerError, service: str, profile: str | None) -> Outcome:
@@ -15,7 +16,7 @@ def refused_outcome(error: DeployerError, service: str, profile: str | None) -> 
         outcome=error.outcome,
         service=service,
         profile=profile,
-        failure=failure_document(type(error).__name__, error.message, phase=error.phase, remedy=error.remedy),
+        failure=Failure(type(error).__name__, error.message, error.phase, error.remedy),
         exit_code=error.exit_code,
         message=error.message,
     )
@@ -32,8 +33,7 @@ def interrupted_outcome(session: Session, profile: str | None, reopen: Callable[
         try:
             with reopen() as second:
                 state = second.state()
-            live = state.live.release if state.live else "nothing"
-            message += f"; live is {live}, the unit is {state.unit.active}. `deployer converge` completes it"
+            message += f"; live is {state.live_name or 'nothing'}, the unit is {state.unit.active}. `deployer converge` completes it"
         except (DeployerError, KeyboardInterrupt):
             message += "; `deployer status` shows its state, `deployer converge` completes it"
     return Outcome(

@@ -4,84 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
-from deployer.deploy.model import Json, Trial
+from deployer.records.endpoint import Endpoint
 from deployer.records.host import ServiceState
+from deployer.records.outcome import Change, Plan
+from deployer.records.release import Release
+from deployer.units.bundle import comparable
 from deployer.units.text import entries
-
-#: Environment entries that name the release itself and so differ between equal releases.
-_OWN = frozenset({"DEPLOYER_RELEASE"})
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing that differs. ``before`` or ``after`` is None where it appears or goes."""
-
-    kind: str
-    name: str
-    before: str | None
-    after: str | None
-    restart: bool = True
-
-    def as_dict(self) -> Json:
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "before": self.before,
-            "after": self.after,
-            "restart": self.restart,
-        }
-
-    def __str__(self) -> str:
-        if self.before is None:
-            return f"+ {self.name} {self.after}".rstrip()
-        if self.after is None:
-            return f"- {self.name} {self.before}".rstrip()
-        return f"~ {self.name} {self.before} -> {self.after}"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What `apply` will do.
-
-    ``action``: ``nothing`` (live, healthy and equal), ``converge`` (equal, but not running as it should), ``deploy``.
-    ``unit_only`` are keys of the unit that differ besides and ask for no restart; ``unit_diff`` is the whole of it as
-    text. ``downtime`` is in seconds, from this service's own earlier starts; None where there are none.
-    """
-
-    service: str
-    profile: str
-    action: str
-    live: str | None
-    release: str
-    changes: tuple[Change, ...]
-    unit_only: tuple[Change, ...]
-    unit_diff: str
-    interrupts: bool
-    downtime: float | None
-    downtime_basis: str
-
-    @property
-    def restart(self) -> bool:
-        """Whether the engine is started anew."""
-        return self.action != "nothing"
-
-    def as_dict(self) -> Json:
-        return {
-            "service": self.service,
-            "profile": self.profile,
-            "action": self.action,
-            "live": self.live,
-            "release": self.release,
-            "changes": [change.as_dict() for change in self.changes],
-            "unit_diff": self.unit_diff,
-            "restart": self.restart,
-            "interrupts_live": self.interrupts,
-            "expected_downtime_s": self.downtime,
-            "downtime_basis": self.downtime_basis,
-        }
 
 
 def grouped_arguments(argv: Sequence[str]) -> list[tuple[str, str]]:
@@ -123,44 +53,44 @@ def _by_flag(argv: Sequence[str]) -> dict[str, str]:
 
 
 def mapping_changes(kind: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
-    """Key by key, sorted."""
-    keys = sorted((set(before) | set(after)) - _OWN)
+    """Return the keys that differ, sorted."""
     return [
         Change(kind, key, before.get(key), after.get(key))
-        for key in keys
+        for key in sorted(set(before) | set(after))
         if before.get(key) != after.get(key)
     ]
 
 
-def trial_changes(live: Json | None, trial: Trial, comparable: Any) -> list[Change]:
-    """What differs between the live release's manifest and the trial in ways that need a restart.
-
-    ``comparable`` takes an argv and removes what names the release in it, so that equal releases compare equal.
-    """
+def release_changes(live: Release | None, candidate: Release) -> list[Change]:
+    """Return what differs between the live release and the candidate in ways that need a restart."""
     if live is None:
-        return argument_changes([], comparable(trial.argv)) + mapping_changes(
-            "environment", {}, trial.environment
+        live = Release(
+            candidate.service,
+            "",
+            restart_keys=candidate.restart_keys,
+            sglang=candidate.sglang,
+            model=candidate.model,
         )
-    changes = argument_changes(comparable(live.get("argv") or []), comparable(trial.argv))
-    changes += mapping_changes("environment", live.get("environment") or {}, trial.environment)
-    changes += mapping_changes("unit", live.get("restart_keys") or {}, trial.restart_keys)
-    if live.get("sglang") != trial.sglang:
-        changes.append(Change("engine", "sglang", live.get("sglang"), trial.sglang))
-    before, after = (live.get("model") or {}), trial.model
+    changes = argument_changes(comparable(live.argv), comparable(candidate.argv))
+    changes += mapping_changes("environment", live.variables, candidate.variables)
+    changes += mapping_changes("unit", live.restart_keys, candidate.restart_keys)
+    if live.sglang != candidate.sglang:
+        changes.append(Change("engine", "sglang", live.sglang, candidate.sglang))
     for key in ("path", "fingerprint"):
-        if before.get(key) != after.get(key):
-            changes.append(Change("model", key, before.get(key), after.get(key)))
+        before, after = getattr(live.model, key), getattr(candidate.model, key)
+        if before != after:
+            changes.append(Change("model", key, before, after))
     return changes
 
 
-def unit_only_changes(before: str | None, after: str, told: Iterable[Change]) -> list[Change]:
-    """Keys of the unit that differ and are not among the changes ``told``; none where there was no unit before.
+def unit_only_changes(before: str | None, after: str, shown: Iterable[Change]) -> list[Change]:
+    """Return the keys of the unit that differ and are not among the changes ``shown``; none if there was no unit.
 
-    What names the release is left out, and the command line and the environment, which are told piece by piece.
+    What names the release is left out, and the command line and the environment, which are shown piece by piece.
     """
     if before is None:
         return []
-    known = {change.name for change in told if change.kind == "unit"}
+    known = {change.name for change in shown if change.kind == "unit"}
     known |= {"ExecStart", "Environment", "EnvironmentFile", "Description"}
     old, new = _by_key(before), _by_key(after)
     return [
@@ -191,112 +121,113 @@ def unit_diff(before: str | None, after: str, *, before_name: str, after_name: s
 
 
 def expected_downtime(
-    manifests: Iterable[Json], profile: str, stop_seconds: float = 5.0
+    releases: Iterable[Release], profile: str, stop_seconds: float = 5.0
 ) -> tuple[float | None, str]:
-    """Seconds from stopping the old server to the candidate being ready, from the timelines of earlier releases."""
-    known = [
-        (str(item["profile"]), total)
-        for item in manifests
-        if (total := sum(float(phase.get("seconds") or 0.0) for phase in item.get("timeline") or ())) > 0
-        and item.get("was_live")
+    """Return the seconds from stopping the old server to the candidate being ready, by earlier starts, and by which."""
+    starts = [
+        (item.profile, seconds)
+        for item in releases
+        if item.was_live and (seconds := sum(phase.seconds for phase in item.timeline)) > 0
     ]
-    same = [seconds for name, seconds in known if name == profile]
+    same = [seconds for name, seconds in starts if name == profile]
     if same:
         return same[-1] + stop_seconds, f"the last start of {profile}"
-    if known:
-        return known[-1][1] + stop_seconds, f"the last start of this service ({known[-1][0]})"
+    if starts:
+        return starts[-1][1] + stop_seconds, f"the last start of this service ({starts[-1][0]})"
     return None, "no earlier start of this service is on record"
 
 
-def make_plan(state: ServiceState, trial: Trial, *, healthy: bool, comparable: Any) -> Plan:
+def make_plan(state: ServiceState, candidate: Release, *, healthy: bool) -> Plan:
     """Decide what an apply has to do. ``healthy``: the live server answers /health with 200 from its own unit."""
-    live_name = state.live.release if state.live else None
-    manifest = state.manifest(live_name)
-    changes = trial_changes(manifest, trial, comparable)
-    running = state.running.release if state.running else None
-    if changes or manifest is None:
+    live = state.live_release
+    changes = release_changes(live, candidate)
+    if changes or live is None:
         action = "deploy"
-    elif healthy and running == live_name and state.unit.ok:
+    elif healthy and state.running_name == state.live_name and state.unit.ok:
         action = "nothing"
     else:
         action = "converge"
-    downtime, basis = expected_downtime(state.releases, trial.profile)
-    diff, only = "", []
-    if action == "deploy":
-        only = unit_only_changes(state.live.text if state.live else None, trial.unit, changes)
-        diff = unit_diff(
-            state.live.text if state.live else None,
-            trial.unit,
-            before_name=f"live ({live_name})" if live_name else "nothing",
-            after_name=f"candidate ({trial.release})",
-        )
-    return Plan(
-        service=trial.service,
-        profile=trial.profile,
+    downtime, basis = expected_downtime(state.releases, candidate.profile)
+    plan = Plan(
+        service=candidate.service,
+        profile=candidate.profile,
         action=action,
-        live=live_name,
-        release=trial.release if action == "deploy" else (live_name or trial.release),
+        live=state.live_name,
+        release=state.live_name or candidate.release,
         changes=tuple(changes),
-        unit_only=tuple(only),
-        unit_diff=diff,
         interrupts=action != "nothing" and not state.at_rest,
         downtime=downtime,
         downtime_basis=basis,
     )
-
-
-def rollback_target(state: ServiceState, to: int | None) -> tuple[Json | None, str]:
-    """The release to go back to, or None and the reason why there is none.
-
-    Without ``to`` it is the release that the live one replaced (and, where that is gone, the next older one in the
-    chain), so that going back twice goes back further and never to and fro.
-    """
-    live_name = state.live.release if state.live else None
-    proven = {item["release"]: item for item in state.releases if item.get("was_live")}
-    if to is not None:
-        wanted = next((item for item in state.releases if item.get("number") == to), None)
-        offers = ", ".join(f"{item['number']} ({item['profile']})" for item in proven.values()) or "none"
-        if wanted is None:
-            return None, f"there is no release {to}; releases that were live: {offers}"
-        if not wanted.get("was_live"):
-            return (
-                None,
-                f"release {to} ({wanted['profile']}) was never live; releases that were live: {offers}",
-            )
-        if wanted["release"] == live_name:
-            return None, f"release {to} ({wanted['profile']}) is live already"
-        return wanted, ""
-    if live_name is None:
-        return None, "nothing is live on this service, so there is nothing to go back from"
-    seen = {live_name}
-    name = (state.manifest(live_name) or {}).get("previous")
-    while name is not None and name not in seen:
-        if name in proven:
-            return proven[name], ""
-        seen.add(name)
-        name = (state.manifest(name) or {}).get("previous")
-    return (
-        None,
-        f"{live_name} is the first release that went live here; there is nothing before it to go back to",
+    if action != "deploy":
+        return plan
+    before = state.live.text if state.live else None
+    return replace(
+        plan,
+        release=candidate.release,
+        unit_only=tuple(unit_only_changes(before, candidate.unit, changes)),
+        unit_diff=unit_diff(
+            before,
+            candidate.unit,
+            before_name=f"live ({state.live_name})" if state.live_name else "nothing",
+            after_name=f"candidate ({candidate.release})",
+        ),
     )
 
 
-def lost_live(state: ServiceState) -> str | None:
-    """The release that runs and was live, where its unit file was deleted; None where all is well."""
-    if state.live is not None or state.running is None:
+def rollback_target(state: ServiceState, to: int | None) -> tuple[Release | None, str]:
+    """Return the release to go back to, or None and the reason why there is none.
+
+    Without ``to`` it is the release that the live one replaced (or, if that is gone, the next older one in the chain),
+    so that going back twice goes back further and never to and fro.
+    """
+    proven = {item.release: item for item in state.releases if item.was_live}
+    if to is not None:
+        wanted = next((item for item in state.releases if item.number == to), None)
+        offers = ", ".join(f"{item.number} ({item.profile})" for item in proven.values()) or "none"
+        if wanted is None:
+            return None, f"there is no release {to}; releases that were live: {offers}"
+        if not wanted.was_live:
+            return None, f"release {to} ({wanted.profile}) was never live; releases that were live: {offers}"
+        if wanted.release == state.live_name:
+            return None, f"release {to} ({wanted.profile}) is live already"
+        return wanted, ""
+    live = state.live_name
+    if live is None:
+        return None, "nothing is live on this service, so there is nothing to go back from"
+    seen = {live}
+    release = state.live_release
+    while release is not None and release.previous is not None and release.previous not in seen:
+        if release.previous in proven:
+            return proven[release.previous], ""
+        seen.add(release.previous)
+        release = state.release(release.previous)
+    return None, f"{live} is the first release that went live here; there is nothing before it to go back to"
+
+
+def lost_live(state: ServiceState) -> Release | None:
+    """Return the release that runs and was live although its unit file was deleted; None if all is well."""
+    if state.live is not None:
         return None
-    manifest = state.manifest(state.running.release) or {}
-    return state.running.release if manifest.get("was_live") else None
+    running = state.release(state.running_name)
+    return running if running is not None and running.was_live else None
 
 
-def endpoint(argv: Sequence[str], default: tuple[str, int]) -> tuple[str, int]:
-    """Address and port a server listens on by its own arguments; the inventory's may have changed since."""
-    flags = _by_flag(argv)
-    port = flags.get("--port", "")
-    return flags.get("--host") or default[0], int(port) if port.isdigit() else default[1]
+def argument(argv: Sequence[str], flag: str) -> str | None:
+    """Return the value of a flag in a server's own arguments, None if it is not given."""
+    return _by_flag(argv).get(flag) or None
+
+
+def argument_endpoint(argv: Sequence[str], default: Endpoint) -> Endpoint:
+    """Return where a server listens by its own arguments, else by ``default``."""
+    port = argument(argv, "--port") or ""
+    return replace(
+        default,
+        address=argument(argv, "--host") or default.address,
+        port=int(port) if port.isdigit() else default.port,
+    )
 
 
 def served_model_name(argv: Sequence[str]) -> str | None:
-    """The name under which a server's own arguments serve its model, else its path; None where they have neither."""
-    flags = _by_flag(argv)
-    return flags.get("--served-model-name") or flags.get("--model-path")
+    """Return the name under which a server serves its model, else its path, by its own arguments."""
+    return argument(argv, "--served-model-name") or argument(argv, "--model-path")

@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from deployer.bench.runner import choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.advice import as_objections
-from deployer.deploy.model import Objection, Trial
 from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
+from deployer.records.endpoint import collides, unit_name
 from deployer.records.hardware import Gpu
 from deployer.records.host import HostState, ServiceState
+from deployer.records.outcome import Objection
+from deployer.records.release import Release
 from deployer.sglang.flags.devices import rank_places, taken
 from deployer.sglang.rules import Finding
 from deployer.sglang.rules.sizes import gpu_remedy, too_few_gpus
@@ -22,39 +24,33 @@ _IDLE_GPU_MEMORY = 2 * 1024**3
 _MIN_DISK = 256 * 1024**2
 
 
-def unit_name(service: str) -> str:
-    """The systemd unit of a service."""
-    return f"sglang-{service}.service"
-
-
 def objections(
     observed: HostState,
     host: HostConfig,
     service: ServiceConfig,
-    trial: Trial | None,
+    release: Release | None,
     findings: Iterable[Finding] = (),
     *,
     measured: bool = True,
 ) -> list[Objection]:
-    """All reasons against starting ``trial`` now, errors among the rules' ``findings`` included.
+    """Return all reasons against starting ``release`` now, errors among the rules' ``findings`` included.
 
-    ``trial`` is None where it could not even be rendered. One that is not ``measured`` (it was proven before) needs
+    ``release`` is None if it could not even be rendered. One that is not ``measured`` (it was proven before) needs
     nothing to be measured with.
     """
     state = observed.services[service.name]
     found = installation(observed, service)
-    found += _gpus(observed, host, service, state, trial)
-    found += _bench(observed, service, trial) if measured else []
+    found += _gpus(observed, host, service, state, release)
+    found += _bench(observed, service, release) if measured else []
     found += _port(service, state)
     found += _shadows(service, state)
     lost = lost_live(state)
-    if lost and (trial is None or trial.release != lost):
-        number = (state.manifest(lost) or {}).get("number")
+    if lost and (release is None or release.release != lost.release):
         found.append(
             Objection(
                 "live-unit-missing",
-                f"{lost} is running and was live, but its unit file was deleted: there would be no way back to it",
-                f"put it back first: `deployer rollback --to {number}`",
+                f"{lost.release} is running and was live, but its unit file was deleted: there would be no way back",
+                f"put it back first: `deployer rollback --to {lost.number}`",
             )
         )
     if observed.disk_free < _MIN_DISK:
@@ -119,7 +115,11 @@ def _model(observed: HostState, service: ServiceConfig) -> list[Objection]:
 
 
 def _gpus(
-    observed: HostState, host: HostConfig, service: ServiceConfig, state: ServiceState, trial: Trial | None
+    observed: HostState,
+    host: HostConfig,
+    service: ServiceConfig,
+    state: ServiceState,
+    release: Release | None,
 ) -> list[Objection]:
     if observed.gpus is None:
         return (
@@ -146,18 +146,20 @@ def _gpus(
                 "see `nvidia-smi -L` and `dmesg | grep Xid` on the host",
             )
         )
-    needed = _world_size(trial)
+    needed = _world_size(release)
     if needed > len(wanted):
         found.append(
             Objection(
                 "too-few-gpus",
-                too_few_gpus(trial.profile if trial else "?", needed, service.name, len(wanted), host.name),
+                too_few_gpus(
+                    release.profile if release else "?", needed, service.name, len(wanted), host.name
+                ),
                 gpu_remedy(),
             )
         )
     own = set(state.running.pids) if state.running else set()
     unit = unit_name(service.name)
-    used = taken(wanted, _places(trial))
+    used = taken(wanted, _places(release))
     held: dict[int, int] = dict.fromkeys(used, 0)
     for process in observed.gpu_processes:
         if process.gpu not in held:
@@ -191,9 +193,9 @@ def _gpus(
     return found
 
 
-def _bench(observed: HostState, service: ServiceConfig, trial: Trial | None) -> list[Objection]:
+def _bench(observed: HostState, service: ServiceConfig, release: Release | None) -> list[Objection]:
     """A benchmark that could not be run is known now, not after the old server was stopped."""
-    wanted = str((trial.bench if trial else {}).get("place") or service.bench.place)
+    wanted = str((release.requested.bench if release else {}).get("place") or service.bench.place)
     has_httpx = bool(observed.engine and observed.engine.httpx)
     try:
         choose_place(service, wanted, has_httpx=has_httpx)
@@ -202,8 +204,8 @@ def _bench(observed: HostState, service: ServiceConfig, trial: Trial | None) -> 
     return []
 
 
-def _layout(trial: Trial) -> dict[str, int]:
-    asked = trial.requested
+def _layout(release: Release) -> dict[str, int]:
+    asked = release.requested.arguments
     return {
         "tp": int(asked.get("tp_size") or 1),
         "pp": int(asked.get("pp_size") or 1),
@@ -211,17 +213,17 @@ def _layout(trial: Trial) -> dict[str, int]:
     }
 
 
-def _world_size(trial: Trial | None) -> int:
-    return math.prod(_layout(trial).values()) if trial is not None else 0
+def _world_size(release: Release | None) -> int:
+    return math.prod(_layout(release).values()) if release is not None else 0
 
 
-def _places(trial: Trial | None) -> list[int]:
-    """The places of the trial's ranks among the GPUs that it sees; empty where there is no trial."""
-    if trial is None:
+def _places(release: Release | None) -> list[int]:
+    """Return the places of the release's ranks among the GPUs that it sees."""
+    if release is None:
         return []
-    asked = trial.requested
+    asked = release.requested.arguments
     base, step = int(asked.get("base_gpu_id") or 0), int(asked.get("gpu_id_step") or 1)
-    return rank_places(**_layout(trial), base=base, step=step)
+    return rank_places(**_layout(release), base=base, step=step)
 
 
 def _port(service: ServiceConfig, state: ServiceState) -> list[Objection]:
@@ -231,7 +233,7 @@ def _port(service: ServiceConfig, state: ServiceState) -> list[Objection]:
     for listener in state.listeners:
         if listener.unit == unit or (listener.pid is not None and listener.pid in own):
             continue
-        if not _overlaps(listener.address, service.bind):
+        if not collides(listener.address, service.bind):
             continue
         who = f"{listener.comm or 'a process'} (pid {listener.pid}{', ' + listener.unit if listener.unit else ''})"
         if listener.pid is None:
@@ -244,11 +246,6 @@ def _port(service: ServiceConfig, state: ServiceState) -> list[Objection]:
             )
         )
     return found
-
-
-def _overlaps(listening: str, wanted: str) -> bool:
-    wildcard = {"0.0.0.0", "::", "*", ""}
-    return listening in wildcard or wanted in wildcard or listening == wanted
 
 
 def _shadows(service: ServiceConfig, state: ServiceState) -> list[Objection]:

@@ -1,13 +1,11 @@
-"""What a running command tells its user: one small protocol, and the one that says nothing."""
+"""What a running command reports to its user: one small protocol, and an implementation that says nothing."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from deployer.deploy.model import Step
-
-if TYPE_CHECKING:
-    from deployer.deploy.wait import WaitUpdate
+from deployer.deploy.wait import WaitUpdate
+from deployer.records.outcome import Step
 
 
 class Reporter(Protocol):

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from deployer.deploy.figures import earlier_start
-from deployer.deploy.host_events import converge_arguments, drain
-from deployer.deploy.model import Json, Step, Trial
+from deployer.deploy.estimate import estimate
+from deployer.deploy.host_events import follow
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.deploy.wait import wait_ready
 from deployer.errors import AgentError
+from deployer.records.answers import Started
+from deployer.records.failure import Failure, PhaseTime
+from deployer.records.outcome import Step
+from deployer.records.release import Release
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What serves after a restoration. ``live`` is None where no release was ever live."""
+    """What serves after a restoration. ``live`` is None if no release was ever live."""
 
     live: str | None
     serving: bool
@@ -25,21 +28,26 @@ class Restored:
 
 
 def restore(
-    session: Session, trial: Trial, reporter: Reporter, failure: Json, state: str | None, timeline: list[Json]
+    session: Session,
+    candidate: Release,
+    reporter: Reporter,
+    failure: Failure,
+    state: str | None,
+    timeline: Sequence[PhaseTime],
 ) -> Restored:
-    """Undo a trial. May be called again after a lost connection: every part looks before it acts.
+    """Undo a change. It may be called again after a lost connection: every part looks before it acts.
 
-    ``state`` is what the release becomes; None for one that was proven before and stays what it was.
+    ``state`` is what the candidate becomes; None for a release that was proven before and stays what it was.
     """
     with suppress_refusals():
-        session.client.transition_step(trial.service, str(Step.RESTORE))
-    keep_evidence(session, trial, failure, state, timeline)
+        session.client.transition_step(candidate.service, Step.RESTORE)
+    keep_evidence(session, candidate, failure, state, timeline)
     return converge_and_prove(session, reporter)
 
 
 @contextmanager
 def suppress_refusals() -> Iterator[None]:
-    """What is only written down must not stop the way back (a full disk); a lost lease or connection does."""
+    """Go on if something cannot be written down (a full disk); a lost lease or connection still ends the way back."""
     try:
         yield
     except AgentError:
@@ -47,21 +55,21 @@ def suppress_refusals() -> Iterator[None]:
 
 
 def keep_evidence(
-    session: Session, trial: Trial, failure: Json, state: str | None, timeline: list[Json]
+    session: Session, candidate: Release, failure: Failure, state: str | None, timeline: Sequence[PhaseTime]
 ) -> None:
     """Write what happened into the release. A release that cannot be written must not stop the way back."""
-    patch: Json = {"failure": failure}
+    patch: dict[str, object] = {"failure": failure}
     transition = session.state().transition
-    if transition is not None and transition.to == trial.release and transition.raw.get("invocation_id"):
-        patch["invocation_id"] = transition.raw["invocation_id"]  # whose log `logs` and `diagnose` read
+    if transition is not None and transition.to == candidate.release and transition.invocation_id:
+        patch["invocation_id"] = transition.invocation_id  # whose log `logs` and `diagnose` read
     if state is not None:
         patch |= {"state": state, "timeline": timeline or None}
     with suppress_refusals():
         session.client.release_update(
-            trial.service,
-            trial.release,
+            candidate.service,
+            candidate.release,
             patch=patch,
-            files={"log.txt": "\n".join(failure.get("log_tail") or []) + "\n"},
+            files={"log.txt": "\n".join(failure.log_tail) + "\n"},
         )
 
 
@@ -72,7 +80,7 @@ def converge_and_prove(session: Session, reporter: Reporter) -> Restored:
     restored = _converge(session, reporter)
     if restored.serving:
         reporter.done(restored.message)
-    else:  # why is told with the outcome
+    else:  # the outcome says why
         reporter.failed(f"{restored.live} does not serve" if restored.live else "nothing is serving")
     return restored
 
@@ -80,41 +88,32 @@ def converge_and_prove(session: Session, reporter: Reporter) -> Restored:
 def _converge(session: Session, reporter: Reporter) -> Restored:
     """The transition ends with a converge that succeeds; one that fails stays for the guard, which tries again."""
     state = session.state()
-    live = state.live.release if state.live else None
+    live, release = state.live_name, state.live_release
     reporter.progress(f"to {live}" if live else "no release is live here: stopping the candidate")
     try:
         with session.client.converge(
-            **converge_arguments(session, state), repair=True, await_ready=False
+            session.endpoint(release), session.limits, repair=True, await_ready=False
         ) as stream:
-            answer = drain(stream, reporter)
+            converged = follow(stream, reporter)
     except AgentError as error:
-        wanted = live or "its state before"
+        target = live or "its state before"
         again = "; the host's guard goes on trying" if state.transition else ""
-        return Restored(live, False, f"the host could not be made equal to {wanted}: {error.message}{again}")
+        return Restored(live, False, f"the host could not be made equal to {target}: {error.message}{again}")
     if live is None:
         return Restored(None, False, "nothing is serving: no release was ever live on this service")
-    if not answer.get("invocation_id"):
+    if not converged.invocation_id:
         return Restored(live, False, f"{live} is live on disk but is not running")
-    address, port = session.endpoint(state, live)
-    started = {"invocation_id": answer["invocation_id"], "cursor": answer.get("cursor")}
-    manifest = state.manifest(live) or {}
-    timeline, source = earlier_start(state.releases, str(manifest.get("profile"))) or (None, None)
+    fresh = converged.started
     result = wait_ready(
-        session.client.host,
-        service=session.service.name,
-        port=port,
-        address=address,
-        started=started if answer.get("started") else {**started, "attach": True},
-        stall=session.service.deadlines.stall,
-        deadline=session.service.deadlines.start,
+        session.client,
+        session.endpoint(release, key=True),
+        Started(converged.invocation_id, converged.cursor or "", attach=not fresh),
+        session.service.deadlines,
         on_update=reporter.launch,
-        api_key=session.api_key(live),
-        estimate=timeline if answer.get("started") else None,
-        estimate_from=source,
-        model_bytes=session.model_bytes(manifest.get("argv") or ()) if answer.get("started") else None,
+        estimate=estimate(state.releases, release.profile if release else "") if fresh else None,
+        model_bytes=session.model_bytes(release) if fresh else None,
     )
-    did = "was started again but does not serve" if answer.get("started") else "runs but does not serve"
-    if not result.ready:
-        cause = result.failure.cause if result.failure else "it did not become ready"
-        return Restored(live, False, f"{live} {did}: {cause}")
-    return Restored(live, True, f"{live} is serving {'again ' if answer.get('started') else ''}and healthy")
+    if result.failure is not None:
+        verb = "was started again but does not serve" if fresh else "runs but does not serve"
+        return Restored(live, False, f"{live} {verb}: {result.failure.cause}")
+    return Restored(live, True, f"{live} is serving {'again ' if fresh else ''}and healthy")

@@ -7,21 +7,20 @@ from dataclasses import replace
 from deployer.deploy.apply import (
     Consent,
     preflight_error,
-    read_trial,
+    read_release,
     resume_transition,
     settle,
     take_lease,
 )
-from deployer.deploy.model import Outcome, Step
 from deployer.deploy.plan import make_plan, rollback_target
 from deployer.deploy.preflight import objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
-from deployer.deploy.rollout import Attempt
+from deployer.deploy.rollout import Rollout
 from deployer.deploy.session import Session
 from deployer.deploy.validate import validate
 from deployer.errors import Refused
-from deployer.units.bundle import comparable
+from deployer.records.outcome import Outcome, Step
 
 
 def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int | None = None) -> Outcome:
@@ -42,7 +41,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
             return stuck
         observed = session.observe(facts=True)
         state = observed.services[service.name]
-    live = state.live.release if state.live else None
+    live = state.live_name
     reporter.done(f"live: {live or 'nothing'}")
 
     reporter.step(Step.PLAN)
@@ -53,39 +52,36 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
             phase=Step.PLAN,
             remedy="`deployer history` lists the releases and which of them were live",
         )
-    trial = replace(read_trial(session, target["release"]), previous=target.get("previous"))
-    made = make_plan(
-        state, trial, healthy=state.running is not None and session.health(state).ok, comparable=comparable
-    )
-    made = replace(made, action="deploy", release=trial.release, interrupts=not state.at_rest)
-    reporter.done(f"back to {trial.release} ({trial.profile})")
-    consent.possible(made)
+    release = replace(read_release(session, target.release), previous=target.previous)
+    plan = make_plan(state, release, healthy=state.running is not None and session.health(state).ok)
+    plan = replace(plan, action="deploy", release=release.release, interrupts=not state.at_rest)
+    reporter.done(f"back to {release.release} ({release.profile})")
+    consent.possible(plan)
 
     reporter.step(Step.PREFLIGHT)
-    against = objections(observed, session.host_config, service, trial, measured=False)
+    against = objections(observed, session.host_config, service, release, measured=False)
     if against:
         raise preflight_error(against)
     reporter.done("GPUs, port, engine, model and disk are fit")
     reporter.step(Step.VALIDATE)
-    validate(session, trial, reporter)
+    validate(session, release, reporter)
     reporter.step(Step.CONSENT)
-    if not consent.given(made):
+    if not consent.given(plan):
         return Outcome(
             outcome="refused",
             service=service.name,
-            profile=trial.profile,
-            release=trial.release,
+            profile=release.profile,
+            release=release.release,
             previous=live,
             exit_code=2,
             message=f"nothing was changed; {live} is live on {service.name}",
         )
     reporter.done("agreed")
-    outcome = Attempt(session, trial, reporter, proven=True).run()
-    if outcome.outcome == "live":
-        outcome.message = (
-            f"rolled back: {trial.profile} is live on {service.name} again as release {trial.release}"
-        )
-    return outcome
+    outcome = Rollout(session, release, reporter, proven=True).run()
+    if outcome.outcome != "live":
+        return outcome
+    message = f"rolled back: {release.profile} is live on {service.name} again as release {release.release}"
+    return replace(outcome, message=message)
 
 
 def resume(session: Session, reporter: Reporter) -> Outcome:
@@ -94,9 +90,9 @@ def resume(session: Session, reporter: Reporter) -> Outcome:
     take_lease(session, reporter)
     state = session.state()
     if state.transition is None:
-        live = state.live.release if state.live else None
+        live = state.live_name or "nothing"
         raise Refused(
-            f"no change is under way on {service.name}, so there is nothing to resume; {live or 'nothing'} is live",
+            f"no change is under way on {service.name}, so there is nothing to resume; {live} is live",
             remedy="`deployer apply PROFILE` begins one",
         )
     return resume_transition(session, state.transition, reporter)
@@ -108,11 +104,11 @@ def converge(session: Session, reporter: Reporter) -> Outcome:
     take_lease(session, reporter)
     state = session.state()
     restored = converge_and_prove(session, reporter)
-    profile = (state.manifest(restored.live) or {}).get("profile")
+    release = state.release(restored.live)
     return Outcome(
         outcome="live" if restored.serving else "down",
         service=service.name,
-        profile=profile,
+        profile=release.profile if release else None,
         release=restored.live,
         previous=restored.live,
         exit_code=0 if restored.serving else 6,

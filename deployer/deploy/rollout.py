@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
-from deployer.deploy.model import Json, Outcome, Step, Trial, TrialFailed, failure_document, in_short
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import Restored, restore
 from deployer.deploy.session import Session
 from deployer.deploy.steps import Steps
 from deployer.deploy.stop import explain_death
 from deployer.errors import (
+    CandidateRejected,
     ChannelLost,
     DeployerError,
     GateInconclusive,
@@ -25,11 +26,15 @@ from deployer.errors import (
     LeaseLost,
     WorldMoved,
 )
+from deployer.records.codec import Json
+from deployer.records.failure import Failure
 from deployer.records.host import ServiceState
+from deployer.records.outcome import Outcome, Step
+from deployer.records.release import Release
 
 
-class Attempt:
-    """One trial on one host, from any step of a transition on.
+class Rollout:
+    """One candidate on one host, from any step of a transition on.
 
     ``proven``: it was live before, so no benchmark. ``ask`` is asked about an inconclusive verdict, where the policy is
     to ask; None: nobody is there.
@@ -38,24 +43,24 @@ class Attempt:
     def __init__(
         self,
         session: Session,
-        trial: Trial,
+        candidate: Release,
         reporter: Reporter,
         *,
         proven: bool = False,
         ask: Callable[[Json], bool] | None = None,
     ) -> None:
         self.session = session
-        self.trial = trial
+        self.candidate = candidate
         self.reporter = reporter
         self.proven = proven
-        self.steps = Steps(session, trial, reporter, proven=proven, ask=ask)
+        self.steps = Steps(session, candidate, reporter, proven=proven, ask=ask)
         self.progress = self.steps.progress
         self.step = Step.TRANSITION
 
     def run(self, first: Step = Step.TRANSITION) -> Outcome:
-        """Go through the steps from ``first`` on and say what came of it.
+        """Go through the steps from ``first`` on and return the outcome.
 
-        Raises what stopped it before anything was changed; after that every end is an outcome.
+        Raise what stopped it before anything was changed; after that every end is an outcome.
         """
         self.step = first
         self.session.changing = True
@@ -72,8 +77,8 @@ class Attempt:
                 ended = self._connect_again()
                 if ended is not None:
                     return ended
-            except TrialFailed as failed:
-                return self._go_back(failed.failure, failed.state, failed.verdict)
+            except CandidateRejected as rejected:
+                return self._go_back(rejected.failure, rejected.state, rejected.verdict)
             except KeyboardInterrupt:
                 return self._interrupted()
             except LeaseLost as lost:
@@ -87,13 +92,13 @@ class Attempt:
                 return self._go_back(self._describe(error), "failed")
             except Exception as bug:
                 # A bug of ours is reported as one, but not before the host is left in order.
-                self._go_back(failure_document("bug", repr(bug), phase=str(self.step)), "failed")
+                self._go_back(Failure("bug", repr(bug), self.step), "failed")
                 raise
 
     # -- the connection -----------------------------------------------------------------------------------------
 
     def _connect_again(self) -> Outcome | None:
-        """After a lost connection: None when it stands again and `step` is where the host is; else the end."""
+        """Return None once the connection stands again and `step` is where the host is; else the outcome."""
         self.reporter.warn("The connection to the host broke")
         try:
             self.session.reconnect(self.reporter.progress)
@@ -106,16 +111,20 @@ class Attempt:
         return None
 
     def _where(self) -> Step:
-        """The step that the host says we are in."""
+        """Return the step that the host is in."""
         state = self.session.state()
-        if is_promoted(state, self.trial.release):
+        if is_promoted(state, self.candidate.release):
             return Step.FINISH
         transition = state.transition
-        if transition is not None and transition.to == self.trial.release and transition.step != Step.RESTORE:
+        if (
+            transition is not None
+            and transition.to == self.candidate.release
+            and transition.step != Step.RESTORE
+        ):
             return Step(transition.step)
         if transition is None and self.step is Step.TRANSITION:
             return Step.TRANSITION
-        live = state.live.release if state.live else "nothing"
+        live = state.live_name or "nothing"
         raise LeaseLost(f"while the connection was down the host's guard took over; {live} is live there now")
 
     def _lost_control(self, error: DeployerError) -> Outcome:
@@ -123,16 +132,17 @@ class Attempt:
         message = error.message
         with suppress(DeployerError):
             state = self.session.state()
-            running = state.running.release if state.running else "nothing"
-            message += f"; live is {state.live.release if state.live else 'nothing'}, running is {running}"
+            message += (
+                f"; live is {state.live_name or 'nothing'}, running is {state.running_name or 'nothing'}"
+            )
         self.reporter.failed("the change is out of our hands")
         return self._outcome("interrupted", error.exit_code, message, failure=self._describe(error))
 
-    def _hand_over(self, failure: Json | None = None) -> Outcome:
+    def _hand_over(self, failure: Failure | None = None) -> Outcome:
         """The operator will not wait: end without farewell, so that the guard on the host does the rest."""
         self.session.close(bye=False)
         if self.step is Step.FINISH:
-            message = f"interrupted after the promotion: {self.trial.release} is live"
+            message = f"interrupted after the promotion: {self.candidate.release} is live"
         else:
             back = self.steps.before or "the state without a live release"
             message = f"interrupted; the guard on {self.session.host_config.name} restores {back} by itself"
@@ -143,20 +153,20 @@ class Attempt:
     def _interrupted(self) -> Outcome:
         what = f"going back to {self.steps.before or 'nothing live'}"
         if self.step is Step.FINISH:
-            what = f"{self.trial.release} is live already"
+            what = f"{self.candidate.release} is live already"
         self.reporter.warn(f"Interrupted: {what}. Press Ctrl-C again to leave the rest to the host's guard.")
         cause = f"interrupted by the operator during {self.step}"
-        failure = failure_document("interrupted", cause, phase=str(self.step))
+        failure = Failure("interrupted", cause, self.step)
         return self._go_back(failure, "interrupted", interrupted=True)
 
     def _go_back(
-        self, failure: Json, state: str, verdict: Json | None = None, *, interrupted: bool = False
+        self, failure: Failure, state: str, verdict: Json | None = None, *, interrupted: bool = False
     ) -> Outcome:
-        self.reporter.failed(in_short(failure))
+        self.reporter.failed(failure.in_short)
         looked = False
         while True:
             try:
-                if is_promoted(self.session.state(), self.trial.release):
+                if is_promoted(self.session.state(), self.candidate.release):
                     return self._finish_late(failure, interrupted=interrupted)
                 # Once, before anything is stopped: afterwards it is we who ended the candidate.
                 died, looked = (None if looked else self._death()), True
@@ -164,7 +174,7 @@ class Attempt:
                     failure, state = died, "failed"
                 kept = None if self.proven else state
                 restored = restore(
-                    self.session, self.trial, self.reporter, failure, kept, self.progress.timeline
+                    self.session, self.candidate, self.reporter, failure, kept, self.progress.timeline
                 )
                 return self._restored(failure, state, verdict, restored, interrupted=interrupted)
             except ChannelLost:
@@ -179,18 +189,18 @@ class Attempt:
             except (LeaseLost, HostError) as error:
                 return self._lost_control(error)
 
-    def _death(self) -> Json | None:
-        """How the candidate died, where that is why a step after the launch failed."""
+    def _death(self) -> Failure | None:
+        """Return how the candidate died, if that is why a step after the launch failed."""
         if self.step not in (Step.VERIFY, Step.BENCH, Step.PROMOTE):
             return None
         unit = self.session.state().unit
         started = self.steps.started()
-        if unit.ok and unit.invocation_id == started["invocation_id"] and not unit.restarts:
+        if unit.ok and unit.invocation_id == started.invocation_id and not unit.restarts:
             return None
         return explain_death(self.session, started, unit, self.step)
 
     def _restored(
-        self, failure: Json, state: str, verdict: Json | None, restored: Restored, *, interrupted: bool
+        self, failure: Failure, state: str, verdict: Json | None, restored: Restored, *, interrupted: bool
     ) -> Outcome:
         if not restored.serving:
             word, code = "down", 6
@@ -201,71 +211,65 @@ class Attempt:
         else:
             word, code = "rolled_back", 5
         outcome = self._outcome(word, code, restored.message, failure=failure)
-        outcome.previous = restored.live
-        outcome.verdict = verdict or self.progress.verdict
-        return outcome
+        return replace(outcome, previous=restored.live, verdict=verdict or self.progress.verdict)
 
-    def _finish_late(self, failure: Json, *, interrupted: bool) -> Outcome:
+    def _finish_late(self, failure: Failure, *, interrupted: bool) -> Outcome:
         """Something went wrong after the promotion, from where no way leads back and none is needed."""
         try:
             self.steps.perform(Step.FINISH)
         except (DeployerError, KeyboardInterrupt) as error:
-            said = error.message if isinstance(error, DeployerError) else "interrupted"
-            self.progress.notes.append(f"tidying up did not end ({said}); the host's guard completes it")
-        outcome = self._live()
-        if interrupted:
-            outcome.outcome, outcome.exit_code = "interrupted", 130
-            outcome.message = f"interrupted after the promotion: {outcome.message}"
-        else:
-            outcome.notes.append(f"after the promotion: {failure['cause']}")
-        return outcome
+            reason = error.message if isinstance(error, DeployerError) else "interrupted"
+            self.progress.notes.append(f"tidying up did not end ({reason}); the host's guard completes it")
+        if not interrupted:
+            self.progress.notes.append(f"after the promotion: {failure.cause}")
+            return self._live()
+        message = f"interrupted after the promotion: {self._live().message}"
+        return self._outcome("interrupted", 130, message)
 
     def _begun(self) -> bool:
-        """Whether the host knows of this attempt, so that leaving would leave a transition behind."""
+        """Return whether the host knows of this change, so that leaving would leave a transition behind."""
         transition = self.session.state().transition
-        return transition is not None and transition.to == self.trial.release
+        return transition is not None and transition.to == self.candidate.release
 
     def _forget(self) -> None:
         """The transition could not even begin: the release was never tried."""
         with suppress(DeployerError):
             if not self.proven:
                 self.session.client.release_update(
-                    self.trial.service, self.trial.release, patch={"state": "abandoned"}
+                    self.candidate.service, self.candidate.release, patch={"state": "abandoned"}
                 )
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
-    def _describe(self, error: DeployerError) -> Json:
+    def _describe(self, error: DeployerError) -> Failure:
         signature = "world-moved" if isinstance(error, WorldMoved) else type(error).__name__
-        return failure_document(
-            signature, error.message, phase=error.phase or str(self.step), remedy=error.remedy
-        )
+        return Failure(signature, error.message, error.phase or self.step, error.remedy)
 
     def _live(self) -> Outcome:
-        trial = self.trial
+        candidate = self.candidate
         return self._outcome(
-            "live", 0, f"{trial.profile} is live on {trial.service} as release {trial.release}"
+            "live", 0, f"{candidate.profile} is live on {candidate.service} as release {candidate.release}"
         )
 
-    def _outcome(self, word: str, code: int, message: str, *, failure: Json | None = None) -> Outcome:
+    def _outcome(self, word: str, code: int, message: str, *, failure: Failure | None = None) -> Outcome:
         return Outcome(
             outcome=word,
-            service=self.trial.service,
-            profile=self.trial.profile,
-            release=self.trial.release,
+            service=self.candidate.service,
+            profile=self.candidate.profile,
+            release=self.candidate.release,
             previous=self.steps.before,
-            phases=self.progress.phases or self.progress.timeline,
+            phases=tuple(self.progress.phases) or self.progress.timeline,
             bench=self.progress.bench,
             verdict=self.progress.verdict,
             in_effect=self.progress.in_effect,
             failure=failure,
             exit_code=code,
             message=message,
-            notes=self.progress.notes,
+            notes=tuple(self.progress.notes),
         )
 
 
 def is_promoted(state: ServiceState, release: str) -> bool:
-    """Whether the live pointer has moved to the release on trial."""
+    """Return whether the live pointer has moved to the candidate."""
     before = state.transition.from_ if state.transition else None
-    return state.live is not None and state.live.release == release and before != release
+    return state.live_name == release and before != release

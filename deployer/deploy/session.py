@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,8 +17,7 @@ from typing import Self
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.deploy.plan import endpoint
-from deployer.deploy.preflight import unit_name
+from deployer.deploy.plan import argument, argument_endpoint
 from deployer.errors import (
     AgentError,
     ChannelLost,
@@ -28,13 +27,13 @@ from deployer.errors import (
     LeaseHeld,
     LeaseLost,
 )
-from deployer.host.client import Heartbeat, HostClient
+from deployer.host.client import HEALTH_TIMEOUT, HostClient, Limits
+from deployer.host.heartbeat import Heartbeat
 from deployer.host.protocol import Host
 from deployer.records.answers import LeaseGrant
-from deployer.records.host import HostState, ServiceState
-
-#: SGLang answers /health after at least 1 s and gives up on itself after 20 s.
-HEALTH_TIMEOUT = 22.0
+from deployer.records.endpoint import Endpoint, serves, unit_name
+from deployer.records.host import HostState, Owner, ServiceState
+from deployer.records.release import Release
 
 Connector = Callable[[HostConfig], Host]
 
@@ -109,16 +108,21 @@ class Session:
     def unit(self) -> str:
         return unit_name(self.service.name)
 
+    @property
+    def limits(self) -> Limits:
+        """How long stopping and starting the service may take."""
+        deadlines = self.service.deadlines
+        return Limits(deadlines.drain, deadlines.stop, deadlines.start, self.service.gpus)
+
     def api_key(self, release: str | None) -> str | None:
-        """The API key that a release was staged with; the inventory's may have changed since. None without one."""
+        """Return the API key that a release was staged with, None without one. The inventory's may be a newer one."""
         if release is None:
             return None
         if release not in self._api_keys:
-            try:
-                read = self.client.release_read(self.service.name, release, ["config.yaml"])
-                self._api_keys[release] = config_key(read.files["config.yaml"] or "")
-            except AgentError:
+            text = self.client.release_file(self.service.name, release, "config.yaml")
+            if text is None:
                 return None  # the release's folder is gone; a server that wants a key will say so
+            self._api_keys[release] = config_key(text)
         return self._api_keys[release]
 
     # -- looking ------------------------------------------------------------------------------------------------
@@ -133,37 +137,40 @@ class Session:
             gpus=facts,
         )
 
-    def model_bytes(self, argv: Sequence[str]) -> int | None:
-        """The size of the model that a server with these arguments loads; None where it is not on the host."""
-        paths = [argv[index + 1] for index, word in enumerate(argv[:-1]) if word == "--model-path"]
-        path = paths[-1] if paths else self.service.model
+    def model_bytes(self, release: Release | None) -> int | None:
+        """Return the size of the model that a release loads, None if it is not on the host."""
+        path = (argument(release.argv, "--model-path") if release else None) or self.service.model
         if not path.startswith("/"):
             return None
         model = self.client.observe({self.service.name: self.service.port}, model=path).model
         return (model.weight_bytes or model.bytes) if model is not None and model.exists else None
 
     def state(self) -> ServiceState:
-        """The service's part of `observe`."""
+        """Return the service's part of `observe`."""
         return self.observe().services[self.service.name]
 
-    def endpoint(self, state: ServiceState, release: str | None) -> tuple[str, int]:
-        """Where a release listens (address, port): as it was started, else as the inventory says now."""
-        manifest = state.manifest(release) or {}
-        return endpoint(manifest.get("argv") or (), (self.service.bind, self.service.port))
+    @property
+    def configured(self) -> Endpoint:
+        """The endpoint as the inventory has it now; a release that runs may listen elsewhere."""
+        return Endpoint(self.service.name, self.service.bind, self.service.port)
+
+    def endpoint(self, release: Release | None, *, key: bool = False) -> Endpoint:
+        """Return where a release listens: as it was started, else as configured. ``key``: with its API key."""
+        endpoint = argument_endpoint(release.argv if release else (), self.configured)
+        return replace(endpoint, api_key=self.api_key(release.release)) if key and release else endpoint
 
     def health(self, state: ServiceState, timeout: float = HEALTH_TIMEOUT) -> Health:
-        """Ask /health of what runs, on the host, once, and see whether it is our unit that answers."""
-        address, port = self.endpoint(state, state.running.release if state.running else None)
+        """Ask /health of what runs, once and on the host, and see whether it is our unit that answers."""
+        endpoint = self.endpoint(state.release(state.running_name))
         started = time.monotonic()
         try:
-            answer = self.client.http("GET", "/health", port=port, address=address, timeout=timeout)
+            answer = self.client.http("GET", "/health", endpoint, timeout=timeout)
         except AgentError as error:
             if error.code != "http":
                 raise
             return Health(False, str(error.detail.get("state") or "refused"), time.monotonic() - started)
-        wildcards = ("0.0.0.0", "::")
-        listeners = [item for item in self.client.listeners(port) if item.address in (address, *wildcards)]
-        ours = any(item.unit == self.unit for item in listeners)
+        listeners = self.client.listeners(endpoint.port)
+        ours = any(item.unit == self.unit for item in listeners if serves(item.address, endpoint.address))
         return Health(answer.status == 200 and ours, str(answer.status), answer.seconds, ours)
 
     # -- the lease ----------------------------------------------------------------------------------------------
@@ -175,12 +182,7 @@ class Session:
 
     def _acquire(self, *, reclaim: bool, wait: float = 0.0) -> LeaseGrant:
         return self.client.lease_acquire(
-            owner={
-                "user": getpass.getuser(),
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "command": self.command,
-            },
+            owner=Owner(getpass.getuser(), socket.gethostname(), os.getpid(), self.command),
             service=self.service.name,
             reason=self.command,
             ttl=self.service.deadlines.lease,

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from deployer.bench.gate import Verdict, unanswered
 from deployer.bench.load.server import sentences
 from deployer.bench.runner import run_benchmark
 from deployer.config.inventory import ServiceConfig
-from deployer.deploy.figures import earlier_start, summary
-from deployer.deploy.gating import Case, build_case
-from deployer.deploy.host_events import converge_arguments, describe_bench_event, drain
-from deployer.deploy.model import Json, Step, Trial, TrialFailed, failure_document
-from deployer.deploy.plan import endpoint
+from deployer.deploy.estimate import estimate
+from deployer.deploy.gating import GateCase, build_case, summary
+from deployer.deploy.host_events import describe_bench_event, follow
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.service_log import start_log
 from deployer.deploy.session import Session
 from deployer.deploy.stop import stop_unit
 from deployer.deploy.verify import verify
-from deployer.deploy.wait import WaitResult, wait_ready
+from deployer.deploy.wait import wait_ready
+from deployer.errors import CandidateRejected
+from deployer.records.answers import Started
+from deployer.records.codec import Json
+from deployer.records.endpoint import Endpoint
+from deployer.records.failure import Failure, PhaseTime
+from deployer.records.host import Transition
+from deployer.records.outcome import Step
+from deployer.records.release import Release
 
 
 @dataclass
 class Progress:
-    """What an attempt has measured so far."""
+    """What a rollout has measured so far. ``phases`` are its steps and launch phases, ``timeline`` the launch alone."""
 
-    started: Json = field(default_factory=dict)
-    phases: list[Json] = field(default_factory=list)
-    timeline: list[Json] = field(default_factory=list)
+    started: Started | None = None
+    phases: list[PhaseTime] = field(default_factory=list)
+    timeline: tuple[PhaseTime, ...] = ()
     bench: Json | None = None
     verdict: Json | None = None
     in_effect: Json | None = None
@@ -38,24 +44,23 @@ class Progress:
 
 
 class Steps:
-    """One trial on one host. ``before`` is the release that is live while it is tried."""
+    """One candidate on one host. ``before`` is the release that is live while it is tried."""
 
     def __init__(
         self,
         session: Session,
-        trial: Trial,
+        candidate: Release,
         reporter: Reporter,
         *,
         proven: bool,
         ask: Callable[[Json], bool] | None = None,
     ) -> None:
         self.session = session
-        self.trial = trial
+        self.candidate = candidate
         self.reporter = reporter
         self.proven = proven
         self.ask = ask
-        self.before = trial.previous
-        self.address, self.port = endpoint(trial.argv, (session.service.bind, session.service.port))
+        self.before = candidate.previous
         self.progress = Progress()
         self._handlers: dict[Step, Callable[[], Step]] = {
             Step.TRANSITION: self._transition,
@@ -73,166 +78,140 @@ class Steps:
         return self.session.service
 
     @property
-    def api_key(self) -> str | None:
-        """The key that the trial's server wants."""
-        return self.session.api_key(self.trial.release)
+    def endpoint(self) -> Endpoint:
+        """Where the candidate's server listens, with the key that it wants."""
+        return self.session.endpoint(self.candidate, key=True)
 
     def perform(self, step: Step) -> Step:
-        """Do one step and return the next. TrialFailed where the candidate is not good enough."""
+        """Do one step and return the next. Raise CandidateRejected if the candidate is not good enough."""
         self.reporter.step(step)
         began = time.monotonic()
         following = self._handlers[step]()
         if step in (Step.STOP, Step.VERIFY, Step.BENCH):
-            self.progress.phases.append({"name": str(step), "seconds": round(time.monotonic() - began, 3)})
+            self.progress.phases.append(PhaseTime(step, round(time.monotonic() - began, 3)))
         elif step is Step.WAIT:
             self.progress.phases.extend(self.progress.timeline)
         return following
 
     def recall(self, step: Step) -> None:
-        """What the host tells of this attempt: which release was live, what an earlier operator measured."""
+        """Read from the host which release was live before, and what an earlier operator measured."""
         state = self.session.state()
-        if state.transition is None or state.transition.to != self.trial.release:
-            self.before = state.live.release if state.live else None
+        if state.transition is None or state.transition.to != self.candidate.release:
+            self.before = state.live_name
             return
         self.before = state.transition.from_
         if step not in (Step.TRANSITION, Step.STOP):
-            self.progress.timeline = list(state.transition.raw.get("timeline") or ())
+            self.progress.timeline = state.transition.timeline
             self.progress.phases = list(self.progress.timeline)
 
     def _transition(self) -> Step:
         """Write the intent to disk and start the guard: from here on the host finishes this by itself if we do not."""
-        service, trial = self.service, self.trial
+        candidate, limits = self.candidate, self.session.limits
         # Where the release listens that the guard would go back to.
-        address, port = self.session.endpoint(self.session.state(), self.before or trial.release)
-        self.session.client.transition_begin(
-            service.name,
-            {
-                "from": self.before,
-                "to": trial.release,
-                "profile": trial.profile,
-                "step": str(Step.STOP),
-                "grace": service.deadlines.grace,
-                "port": port,
-                "address": address,
-                "drain": service.deadlines.drain,
-                "stop_timeout": service.deadlines.stop,
-                "ready_timeout": service.deadlines.start,
-                "gpus": service.gpus,
-                "proven": self.proven,
-            },
+        endpoint = self.session.endpoint(self.session.state().release(self.before) or candidate)
+        transition = Transition(
+            to=candidate.release,
+            from_=self.before,
+            profile=candidate.profile,
+            step=Step.STOP,
+            grace=self.service.deadlines.grace,
+            port=endpoint.port,
+            address=endpoint.address,
+            drain=limits.drain,
+            stop_timeout=limits.stop,
+            ready_timeout=limits.ready,
+            gpus=None if limits.gpus is None else tuple(limits.gpus),
+            proven=self.proven,
         )
+        self.session.client.transition_begin(candidate.service, transition)
         if not self.proven:
-            self.session.client.release_update(service.name, trial.release, patch={"state": "candidate"})
+            self._patch({"state": "candidate"})
         self.reporter.done("recorded; the guard watches")
         return Step.STOP
 
-    def _enter(self, step: Step, patch: Json | None = None) -> Step:
-        """Write down that ``step`` begins, before it does."""
-        self.session.client.transition_step(self.trial.service, str(step), patch)
+    def _patch(self, patch: Mapping[str, object], **files: Json) -> None:
+        """Write into the release: keys of its manifest, and JSON files by their names without the ending."""
+        texts = {
+            f"{name}.json": json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+            for name, data in files.items()
+        }
+        self.session.client.release_update(
+            self.candidate.service, self.candidate.release, patch=patch, files=texts
+        )
+
+    def _enter(self, step: Step, patch: Mapping[str, object] | None = None) -> Step:
+        """Record that ``step`` begins, before it does."""
+        self.session.client.transition_step(self.candidate.service, step, patch)
         return step
 
     def _stop(self) -> Step:
         state = self.session.state()
-        if state.running is not None and state.running.release == self.trial.release:
+        if state.running_name is not None and state.running_name == self.candidate.release:
             self.reporter.done("the candidate runs already")
-            return self._enter(Step.SWITCH)
-        if state.at_rest:
+        elif state.at_rest:
             self.reporter.done("nothing was running")
-            return self._enter(Step.SWITCH)
-        stopped = stop_unit(self.session, state, self.reporter)
-        self.reporter.done(stopped)
+        else:
+            self.reporter.done(stop_unit(self.session, state, self.reporter))
         return self._enter(Step.SWITCH)
 
     def _switch(self) -> Step:
-        state = self.session.state()
-        running = state.running
-        if running is not None and running.release == self.trial.release:
-            self.reporter.done(f"{self.trial.release} runs already (pid {running.pid})")
+        candidate, running = self.candidate, self.session.state().running
+        if running is not None and running.release == candidate.release:
+            self.reporter.done(f"{candidate.release} runs already (pid {running.pid})")
             return self._enter(Step.WAIT)
-        started = self.session.client.unit_start(self.trial.service, self.trial.release, self.trial.candidate)
-        self.progress.started = {"invocation_id": started.invocation_id, "cursor": started.cursor}
-        self.reporter.done(f"{self.session.unit} started with {self.trial.release}")
+        started = self.session.client.unit_start(candidate.service, candidate.release, candidate.candidate)
+        # The watch counts from where it begins: the start was a moment ago, and its clock is the host's.
+        self.progress.started = Started(started.invocation_id, started.cursor)
+        self.reporter.done(f"{self.session.unit} started with {candidate.release}")
         return self._enter(Step.WAIT)
 
     def _wait(self) -> Step:
-        result = self._watch()
+        result = wait_ready(
+            self.session.client,
+            self.endpoint,
+            self.started(),
+            self.service.deadlines,
+            on_update=self.reporter.launch,
+            estimate=estimate(self.session.state().releases, self.candidate.profile),
+            model_bytes=self.session.model_bytes(self.candidate),
+        )
         self.progress.timeline = result.timeline
-        if not result.ready:
-            failure = result.failure
-            assert failure is not None, "a wait that is not ready names its failure"
-            raise TrialFailed(
-                failure_document(
-                    failure.signature,
-                    failure.cause,
-                    phase=failure.phase,
-                    remedy=failure.remedy,
-                    log_tail=result.log_tail,
-                    evidence=failure.evidence,
-                )
-            )
-        parts = [
-            f"{item['name']} {item['seconds']:.1f}" for item in result.timeline if item["seconds"] >= 0.1
-        ]
+        if result.failure is not None:
+            raise CandidateRejected(result.failure)
+        parts = [f"{phase.name} {phase.seconds:.1f}" for phase in result.timeline if phase.seconds >= 0.1]
         self.reporter.done(f"ready after {result.seconds:.1f} s: {', '.join(parts)}")
         return self._enter(Step.VERIFY, {"timeline": result.timeline})
 
-    def _watch(self) -> WaitResult:
-        started = self.started()
-        timeline, source = earlier_start(self.session.state().releases, self.trial.profile) or (None, None)
-        return wait_ready(
-            self.session.client.host,
-            service=self.trial.service,
-            port=self.port,
-            address=self.address,
-            started=started,
-            stall=self.service.deadlines.stall,
-            deadline=self.service.deadlines.start,
-            on_update=self.reporter.launch,
-            api_key=self.api_key,
-            estimate=timeline,
-            estimate_from=source,
-            model_bytes=self.session.model_bytes(self.trial.argv),
-        )
-
-    def started(self) -> Json:
-        """Which start of the unit is ours: remembered, or as the host wrote it into the transition."""
-        if not self.progress.started:
+    def started(self) -> Started:
+        """Return which start of the unit is ours: remembered, or as the host wrote it into the transition."""
+        if self.progress.started is None:
             state = self.session.state()
-            known = state.transition.raw if state.transition else {}
-            self.progress.started = {
-                "invocation_id": known.get("invocation_id") or state.unit.invocation_id,
-                "cursor": known.get("cursor") or "",
-            }
+            transition = state.transition
+            self.progress.started = Started(
+                (transition.invocation_id if transition else "") or state.unit.invocation_id,
+                transition.cursor if transition else "",
+            )
         return self.progress.started
 
     def _verify(self) -> Step:
-        checked = verify(
-            self.session.client.host,
-            service=self.trial.service,
-            bundle_requested=self.trial.requested,
-            invocation_id=str(self.started()["invocation_id"]),
-            port=self.port,
-            address=self.address,
+        invocation = self.started().invocation_id
+        verification = verify(
+            self.session.client,
+            self.candidate,
+            self.endpoint,
+            invocation,
             advertised=self.service.advertised,
-            api_key=self.api_key,
-            allow_changed=self.trial.allow_changed,
-            version=self.trial.sglang,
             learned=self.session.learned,
-            log=lambda: start_log(self.session, str(self.started()["invocation_id"])),
+            log=lambda: start_log(self.session, invocation),
         )
-        if checked.effective:
-            self.progress.in_effect = checked.summary()
-            self.session.client.release_update(
-                self.trial.service,
-                self.trial.release,
-                patch={"in_effect": self.progress.in_effect},
-                files={"in_effect.json": json.dumps(checked.details(), indent=1, ensure_ascii=False) + "\n"},
-            )
-        if not checked.ok:
-            cause = "; ".join(checked.problems)
-            raise TrialFailed(failure_document("not-in-effect", cause, phase="verify", remedy=checked.remedy))
-        self.reporter.done(checked.sentence())
-        for note in checked.notes():
+        if verification.effective:
+            self.progress.in_effect = verification.summary()
+            self._patch({"in_effect": self.progress.in_effect}, in_effect=verification.details())
+        if not verification.ok:
+            cause = "; ".join(verification.problems)
+            raise CandidateRejected(Failure("not-in-effect", cause, Step.VERIFY, verification.remedy))
+        self.reporter.done(verification.sentence())
+        for note in verification.notes():
             self.reporter.note(note)
         return self._enter(Step.BENCH)
 
@@ -240,19 +219,23 @@ class Steps:
         if self.proven:
             self.progress.verdict = {
                 "result": "pass",
-                "reasons": [f"{self.trial.release} was proven when it first went live; not measured again"],
+                "reasons": [
+                    f"{self.candidate.release} was proven when it first went live; not measured again"
+                ],
             }
             self.reporter.done("proven before; not measured again")
             return self._enter(Step.PROMOTE)
-        case = build_case(self.session, self.trial, self.before)
+        case = build_case(self.session, self.candidate, self.before)
         earlier = [*case.baseline, *([case.beside[1]] if case.beside else [])]
         bench = run_benchmark(
-            self.session.client.host,
+            self.session.client,
             # The release's own key and endpoint count, whatever the inventory says by now.
-            self.service.model_copy(update={"api_key": None, "bind": self.address, "port": self.port}),
-            self.trial.bench,
+            self.service.model_copy(
+                update={"api_key": None, "bind": self.endpoint.address, "port": self.endpoint.port}
+            ),
+            self.candidate.requested.bench,
             on_event=lambda event: self.reporter.progress(describe_bench_event(event)),
-            api_key=self.api_key,
+            api_key=self.endpoint.api_key,
             baseline=earlier[0] if earlier else None,
             again=case.again,
             slots=((self.progress.in_effect or {}).get("computed") or {}).get("slots") or 1,
@@ -268,21 +251,21 @@ class Steps:
             document["promoted"] = why
             self._keep(bench, document)
         elif verdict.result != "pass":
-            failure = failure_document(
+            failure = Failure(
                 f"gate-{verdict.result}",
                 "; ".join(verdict.reasons),
-                phase="bench",
-                remedy=case.remedy(verdict, self.trial.profile, bench),
+                Step.BENCH,
+                case.remedy(verdict, self.candidate.profile, bench),
             )
             state = "inconclusive" if verdict.result == "inconclusive" else "failed"
-            raise TrialFailed(failure, state, document)
+            raise CandidateRejected(failure, state, document)
         self.reporter.done(why or document["summary"])
         for said in (*verdict.reasons, *sentences(bench)):
             self.reporter.note(said)
         return self._enter(Step.PROMOTE)
 
     def _see_that_it_serves(self, bench: Json, verdict: Json) -> None:
-        """A server that left requests unanswered may hang. TrialFailed, with a verdict that says so, where it does."""
+        """A server that left requests unanswered may hang. Raise CandidateRejected, with such a verdict, if it does."""
         health = self.session.health(self.session.state())
         if health.ok:
             return
@@ -290,66 +273,60 @@ class Steps:
         cause = f"{left}, and now it does not serve (/health: {health.status})"
         verdict.update(result="fail", reasons=[cause, *verdict["reasons"]], summary=f"fail: {cause}")
         self._keep(bench, verdict)
-        raise TrialFailed(
-            failure_document("gate-fail", cause, phase="bench", remedy="`deployer logs` shows where it hung"),
-            "failed",
-            verdict,
-        )
+        failure = Failure("gate-fail", cause, Step.BENCH, "`deployer logs` shows where it hung")
+        raise CandidateRejected(failure, "failed", verdict)
 
     def _keep(self, bench: Json, verdict: Json) -> None:
         """Write what was measured, and what came of it, into the release."""
-        self.session.client.release_update(
-            self.trial.service,
-            self.trial.release,
-            patch={"verdict": verdict, "bench_summary": summary(bench)},
-            files={"bench.json": json.dumps(bench, indent=1, ensure_ascii=False) + "\n"},
-        )
+        self._patch({"verdict": verdict, "bench_summary": summary(bench)}, bench=bench)
 
-    def _promoted_all_the_same(self, case: Case, verdict: Verdict, bench: Json) -> str:
-        """Why a benchmark that cannot tell is promoted: by the policy or by who was asked; empty where it is not."""
+    def _promoted_all_the_same(self, case: GateCase, verdict: Verdict, bench: Json) -> str:
+        """Return why an inconclusive benchmark is promoted (by the policy, or by the operator); empty if it is not."""
         policy = case.settings.inconclusive
         if policy == "refuse" or not case.may_promote(verdict, bench):
             return ""
         if policy == "promote":
-            return 'promoted although it cannot be told (relative_gate.inconclusive = "promote")'
+            return 'promoted although the verdict is inconclusive (relative_gate.inconclusive = "promote")'
         agreed = self.ask is not None and self.ask(self.progress.verdict or {})
-        return "promoted although it cannot be told: agreed at the terminal" if agreed else ""
+        return "promoted although the verdict is inconclusive: agreed at the terminal" if agreed else ""
 
     def _promote(self) -> Step:
-        started = self.started()
+        candidate = self.candidate
         self.session.client.promote(
-            self.trial.service,
-            self.trial.release,
-            self.trial.unit,
+            candidate.service,
+            candidate.release,
+            candidate.unit,
             expect_live=self.before,
-            expect_invocation=str(started["invocation_id"]),
+            expect_invocation=self.started().invocation_id,
         )
-        self.reporter.done(f"{self.trial.release} is the live release")
+        self.reporter.done(f"{candidate.release} is the live release")
         return self._enter(Step.FINISH)
 
     def _finish(self) -> Step:
-        client, trial = self.session.client, self.trial
-        patch: Json = {"state": "live", "was_live": True, "failure": None}
+        client, candidate = self.session.client, self.candidate
         state = self.session.state()
-        if (state.manifest(trial.release) or {}).get("state") != "live":
+        patch: dict[str, object] = {"state": "live", "was_live": True, "failure": None}
+        release = state.release(candidate.release)
+        if release is None or release.state != "live":
             patch["promoted"] = time.time()
         if self.progress.timeline:
             patch["timeline"] = self.progress.timeline
         if self.progress.verdict and not self.proven:
             patch["verdict"] = self.progress.verdict
-        patch["invocation_id"] = self.started().get("invocation_id")
-        client.release_update(trial.service, trial.release, patch=patch)
-        with client.converge(**converge_arguments(self.session, state), repair=False) as stream:
-            converged = drain(stream, self.reporter)
-        if not converged.get("serving", True):
+        patch["invocation_id"] = self.started().invocation_id
+        self._patch(patch)
+        endpoint = self.session.endpoint(state.live_release)
+        with client.converge(endpoint, self.session.limits, repair=False) as stream:
+            converged = follow(stream, self.reporter)
+        if not converged.serving:
             self.progress.notes.append(
                 "after promotion the server did not answer /health; see `deployer status`"
             )
-        client.transition_end(trial.service)
+        client.transition_end(candidate.service)
         fragment = self.session.state().unit.fragment
         if not fragment.startswith("/usr/local/lib/"):
             self.progress.notes.append(f"the unit in force is {fragment}, not the live one: move it away")
-        removed = client.prune(trial.service, keep=20)
+        removed = client.prune(candidate.service, keep=20)
         if removed:
             self.progress.notes.append(f"pruned {len(removed)} old releases")
         self.reporter.done("converged, without a restart")

@@ -1,10 +1,10 @@
-"""Verification of a server that answers: is it the one we started, does it run with what we asked for, and does the
-address that clients use lead to it?"""
+"""Verification of a server that answers: is it the one we started, does it run with what the profile requested, and
+does the address that clients use lead to it?"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from deployer.errors import AgentError, ConfigError
-from deployer.host.protocol import Host, Json
-from deployer.records.host import ServiceState
+from deployer.host.client import HostClient
+from deployer.records.endpoint import Endpoint, serves
+from deployer.records.release import Release
 from deployer.sglang.flags.versions import defaults
 from deployer.sglang.server.effect import Computed, computed
 from deployer.sglang.server.info import (
@@ -38,10 +39,10 @@ _NESTING = 64
 
 @dataclass(frozen=True)
 class Verification:
-    """What verification found. ``problems`` are sentences; without any, ``ok``.
+    """The result of verification. ``problems`` are sentences; it is ``ok`` if there are none.
 
-    ``effective`` is the whole configuration in force, ``checks`` the comparison with what was asked, ``defaults`` the
-    arguments that nobody asked for: all without secrets. ``allowed`` are the arguments that may have been changed.
+    ``effective`` is the whole configuration in force, ``checks`` the comparison with what was requested, ``defaults``
+    the arguments that nobody requested: all without secrets. ``allowed`` are the arguments that may differ.
     """
 
     problems: tuple[str, ...]
@@ -80,7 +81,7 @@ class Verification:
             return "see what answers on the address: `deployer status`, `deployer logs`"
         names = ", ".join(f'"{check.argument}"' for check in self.refused)
         return (
-            "ask in the profile for what SGLang runs with, or accept the change there:\n"
+            "request in the profile what SGLang runs with, or accept the change there:\n"
             f"  [verify]\n  allow_changed = [{names}]"
         )
 
@@ -94,12 +95,12 @@ class Verification:
 
     def notes(self) -> list[str]:
         """What the operator should know beside the result: allowed changes, and what SGLang computed."""
-        said = [_difference(check) for check in self.differences]
+        notes = [_difference(check) for check in self.differences]
         if self.unverified:
-            said.append(f"not shown by this version of SGLang: {', '.join(self.unverified)}")
+            notes.append(f"not shown by this version of SGLang: {', '.join(self.unverified)}")
         if self.computed is not None and (values := self.computed.sentences()):
-            said.append(f"in effect: {'; '.join(values)}")
-        return said
+            notes.append(f"in effect: {'; '.join(values)}")
+        return notes
 
     def summary(self) -> dict[str, Any]:
         """What a release keeps of it in its manifest."""
@@ -125,77 +126,63 @@ class Verification:
 
 
 def verify(
-    host: Host,
-    *,
-    service: str,
-    bundle_requested: Mapping[str, Any],
+    client: HostClient,
+    release: Release,
+    endpoint: Endpoint,
     invocation_id: str,
-    port: int,
-    address: str = "127.0.0.1",
+    *,
     advertised: str | None = None,
-    api_key: str | None = None,
-    allow_changed: Iterable[str] = (),
-    version: str | None = None,
     learned: Path | None = None,
     log: Callable[[], Sequence[str]] = tuple,
     transport: httpx.BaseTransport | None = None,
 ) -> Verification:
-    """Check a server that has answered `wait_ready`. Every problem is found, not the first only.
+    """Check a server that has answered `wait_ready`. Every problem is reported, not the first only.
 
-    ``advertised`` is the URL that clients use; it is asked from here, within `ADVERTISED_SECONDS`. ``allow_changed``
-    names arguments that SGLang may change, ``version`` is its version and ``learned`` the
-    folder of the site's flag tables, for its defaults, and ``log`` reads the log of
-    the start, for the reasons. ``transport`` replaces the network. Raises HostError where the host cannot be asked.
+    ``invocation_id`` is our start of the unit; ``advertised`` the URL that clients use: it is asked from here, within
+    `ADVERTISED_SECONDS`. ``learned`` is the folder of the site's flag tables, for the version's defaults, and ``log``
+    reads the log of the start, for the reasons. ``transport`` replaces the network. Raise HostError if the host
+    cannot be asked.
     """
-    problems = _identity(host, service, invocation_id, port, address)
-    secrets = [api_key] if api_key else []
-    info, trouble = server_info(host, port, address, api_key)
-    found = Verification(())
+    problems = _identity(client, endpoint, invocation_id)
+    info, trouble = server_info(client, endpoint)
+    verification = Verification(())
     if info is None:
-        problems.append(redact(trouble, secrets))
+        problems.append(redact(trouble, endpoint.secrets))
     else:
-        found = in_effect(
-            bundle_requested,
-            info,
-            secrets=secrets,
-            allow_changed=allow_changed,
-            version=version,
-            learned=learned,
-            lines=log(),
-        )
-        problems += [_difference(check) for check in found.refused]
+        verification = in_effect(release, info, secrets=endpoint.secrets, learned=learned, lines=log())
+        problems += [_difference(check) for check in verification.refused]
     if advertised:
-        models = _models(host, port, address, api_key)
-        problems += [redact(text, secrets) for text in _advertised(advertised, models, api_key, transport)]
-    return replace(found, problems=tuple(problems))
+        models = _models(client, endpoint)
+        answers = _advertised(advertised, models, endpoint, transport)
+        problems += [redact(text, endpoint.secrets) for text in answers]
+    return replace(verification, problems=tuple(problems))
 
 
 def in_effect(
-    requested: Mapping[str, Any],
+    release: Release,
     info: Mapping[str, Any],
     *,
     secrets: Sequence[str] = (),
-    allow_changed: Iterable[str] = (),
-    version: str | None = None,
     learned: Path | None = None,
     lines: Sequence[str] = (),
 ) -> Verification:
-    """The comparison alone: what a server says of itself, and its log, against what was requested. Pure."""
+    """Compare what a server says of itself, and its log, with what its release requested. Pure."""
+    requested = release.requested.arguments
     return Verification(
         problems=(),
         effective=redact(effective_arguments(info), secrets),
         checks=tuple(compare(requested, info, secrets, lines)),
-        defaults=tuple(defaulted(requested, info, _defaults(version, learned, info), secrets, lines)),
+        defaults=tuple(defaulted(requested, info, _defaults(release.sglang, learned, info), secrets, lines)),
         computed=computed(info, lines),
-        allowed=frozenset(allow_changed),
+        allowed=frozenset(release.requested.allow_changed),
     )
 
 
 def _defaults(version: str | None, learned: Path | None, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The defaults of the version that runs; none where it is not known at all."""
-    told = version or info.get("version")
+    """Return the defaults of the version that runs; none if it is not known at all."""
+    running = version or info.get("version")
     try:
-        return defaults(str(told), learned) if told else {}
+        return defaults(str(running), learned) if running else {}
     except ConfigError:
         return {}
 
@@ -203,84 +190,72 @@ def _defaults(version: str | None, learned: Path | None, info: Mapping[str, Any]
 def _difference(check: ArgumentCheck) -> str:
     why = f" (SGLang: {check.reason})" if check.reason else ""
     return (
-        f"{check.argument} is {check.effective!r} in the running server, asked was {check.requested!r}{why}"
+        f"{check.argument} is {check.effective!r} in the running server; "
+        f"the profile requested {check.requested!r}{why}"
     )
 
 
-def _identity(host: Host, service: str, invocation_id: str, port: int, address: str) -> list[str]:
-    """Whether the process behind the port belongs to the start that we asked for."""
-    answer = host.call("observe", {"services": [{"service": service, "port": port}], "gpus": False})
-    state = ServiceState.from_json(answer["services"][service])
-    name = f"sglang-{service}.service"
+def _identity(client: HostClient, endpoint: Endpoint, invocation_id: str) -> list[str]:
+    """Return why the process behind the port does not belong to our start; empty if it does."""
+    state = client.observe({endpoint.service: endpoint.port}).services[endpoint.service]
+    name = endpoint.unit
     problems = []
     if state.unit.active != "active":
         problems.append(f"{name} is {state.unit.active} ({state.unit.result or 'no result'}), not active")
     if state.unit.invocation_id != invocation_id:
         problems.append(f"{name} was started again since: another invocation is running")
-    listeners = [item for item in state.listeners if item.port == port and _covers(item.address, address)]
+    listeners = [
+        item
+        for item in state.listeners
+        if item.port == endpoint.port and serves(item.address, endpoint.address)
+    ]
     if not listeners:
-        problems.append(f"nothing listens on {address}:{port}")
+        problems.append(f"nothing listens on {endpoint.address}:{endpoint.port}")
     for listener in listeners:
         if listener.unit != name:
             owner = listener.unit or f"{listener.comm or 'a process'} (pid {listener.pid})"
-            problems.append(f"{listener.address}:{port} is served by {owner}, not by {name}")
+            problems.append(f"{listener.address}:{endpoint.port} is served by {owner}, not by {name}")
     return problems
 
 
-def _covers(bound: str, address: str) -> bool:
-    return bound in (address, "0.0.0.0", "::", "*") or bound == f"::ffff:{address}"
-
-
-def _get(
-    host: Host, port: int, address: str, path: str, api_key: str | None, timeout: float = 30.0
-) -> tuple[int, str]:
-    arguments: Json = {"method": "GET", "address": address, "port": port, "path": path, "timeout": timeout}
-    if api_key:
-        arguments["headers"] = {"Authorization": f"Bearer {api_key}"}
-    answer = host.call("http", arguments, timeout=timeout + 10.0)
-    return int(answer["status"]), str(answer["body"])
-
-
 def server_info(
-    host: Host, port: int, address: str, api_key: str | None, *, timeout: float = 30.0
+    client: HostClient, endpoint: Endpoint, *, timeout: float = 30.0
 ) -> tuple[dict[str, Any] | None, str]:
-    """The server's own account of itself (older versions know another path), or why there is none.
+    """Return the server's own account of itself (older versions have it at another path), or why there is none.
 
     ``timeout``: seconds for each path.
     """
     trouble = "the server does not say what it runs with"
     for path in ("/server_info", "/get_server_info"):
         try:
-            status, body = _get(host, port, address, path, api_key, timeout)
+            answer = client.http("GET", path, endpoint, timeout=timeout)
         except AgentError as error:
             if error.code != "http":
                 raise
             return None, f"GET {path}: {error.message}"
-        trouble = f"GET {path}: status {status}: {body[:200]}"
-        if status == 200:
-            info = _json(body)
-            return (
-                (info, "")
-                if isinstance(info, dict)
-                else (None, f"GET {path}: not a JSON object: {body[:200]}")
-            )
-        if status != 404:
+        trouble = f"GET {path}: status {answer.status}: {answer.body[:200]}"
+        if answer.status == 200:
+            info = _json(answer.body)
+            if isinstance(info, dict):
+                return info, ""
+            return None, f"GET {path}: not a JSON object: {answer.body[:200]}"
+        if answer.status != 404:
             break
     return None, trouble
 
 
-def _models(host: Host, port: int, address: str, api_key: str | None) -> set[str] | None:
+def _models(client: HostClient, endpoint: Endpoint) -> set[str] | None:
     try:
-        status, body = _get(host, port, address, "/v1/models", api_key)
+        answer = client.http("GET", "/v1/models", endpoint, timeout=30.0)
     except AgentError:
         return None
-    return _model_names(body) if status == 200 else None
+    return _model_names(answer.body) if answer.status == 200 else None
 
 
 def _advertised(
-    url: str, models: set[str] | None, api_key: str | None, transport: httpx.BaseTransport | None
+    url: str, models: set[str] | None, endpoint: Endpoint, transport: httpx.BaseTransport | None
 ) -> list[str]:
-    """Whether the address that clients use answers, with the models that the server itself names."""
+    """Return why the address that clients use does not lead to this server; empty if it does."""
     import httpx  # a tenth of the program's start, and only those who advertise an address need it
 
     def may_pass(error: BaseException) -> bool:
@@ -288,7 +263,6 @@ def _advertised(
 
     base = url.rstrip("/")
     path = f"{base}/models" if base.endswith("/v1") else f"{base}/v1/models"
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     attempts = Retrying(
         stop=stop_after_delay(ADVERTISED_SECONDS / 2),
         wait=wait_fixed(RETRY_SECONDS),
@@ -296,8 +270,10 @@ def _advertised(
         reraise=True,
     )
     try:
-        with httpx.Client(transport=transport, timeout=ADVERTISED_SECONDS / 2, headers=headers) as client:
-            answer = attempts(client.get, path)
+        with httpx.Client(
+            transport=transport, timeout=ADVERTISED_SECONDS / 2, headers=endpoint.headers
+        ) as session:
+            answer = attempts(session.get, path)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return [f"the advertised address {url} does not answer from here: {type(error).__name__}: {error}"]
     if answer.status_code != 200:

@@ -1,108 +1,108 @@
-"""Typed calls to a host: one method for each operation of ``docs/architecture.md``, and the operator's heartbeat."""
+"""Typed calls to a host: one method for each operation of ``docs/architecture.md``."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from deployer.errors import AgentError, ChannelLost, DeployerError, LeaseHeld, LeaseLost, WorldMoved
-from deployer.host.channel import FULL, disk_is_full
-from deployer.host.protocol import Host, Json, Stream
-from deployer.records.answers import Hello, HttpAnswer, LeaseGrant, ProbeReport, ReleaseFiles, Started
+from deployer.errors import AgentError
+from deployer.host.protocol import Host, Json
+from deployer.host.streams import Answer, Decoded, Event, Events, decoded, translated
+from deployer.records.answers import (
+    Converged,
+    Hello,
+    HttpAnswer,
+    LeaseGrant,
+    ProbeReport,
+    Proof,
+    Ran,
+    Started,
+    Stopped,
+)
+from deployer.records.codec import encode
+from deployer.records.endpoint import Endpoint
+from deployer.records.events import LogLine, RunLine, StopEvent, WatchEvent, watch_event
 from deployer.records.hardware import Listener
 from deployer.records.host import HostState, Owner, Transition
+from deployer.records.outcome import Step
+from deployer.records.release import Release
 from deployer.records.samples import Sampled
 
-LONG = 150.0  # longer than the host waits for its lock and systemd together
+#: Seconds that an operation has which waits for the host's lock and for systemd.
+LONG = 150.0
+#: SGLang answers /health after at least 1 s and gives up on itself after 20 s.
+HEALTH_TIMEOUT = 22.0
+
+#: Keys of a transition that the host fills in.
+_WRITTEN_BY_THE_HOST = frozenset(
+    {"boot_id", "started", "updated", "invocation_id", "cursor", "started_boottime", "timeline"}
+)
 
 
-def translated(error: AgentError, host: str) -> DeployerError:
-    """The host's refusal as the error that says what it means to the operator; others stay as they are."""
-    lease = error.detail.get("lease") or {}
-    if error.code == "lease-held":
-        owner = Owner.from_json(lease.get("owner") or {})
-        left = float(lease.get("expires_in") or 0.0)
-        why = f" for {lease['service']}" if lease.get("service") else ""
-        return LeaseHeld(
-            f"{host} is being changed{why} by {owner}, for another {left:.0f} s at least", detail=error.detail
-        )
-    if error.code == "lease-lost":
-        return LeaseLost(f"{host}: {error.message}", detail=error.detail)
-    if error.code == "moved":
-        return WorldMoved(f"{host}: {error.message}", detail=error.detail)
-    if disk_is_full(error.code, error.detail):
-        where = f" of {error.detail['path']}" if error.detail.get("path") else ""
-        return AgentError(
-            error.code,
-            f"{host}: the disk{where} is full: {error.message}",
-            remedy=FULL,
-            detail=error.detail,
-        )
-    return error
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long stopping and starting a service may take, in seconds, and the GPUs whose memory is waited for."""
 
+    drain: float
+    stop: float
+    ready: float
+    gpus: Sequence[int] | None = None
 
-class ClientStream:
-    """A stream whose errors are the operator's."""
-
-    def __init__(self, stream: Stream, host: str) -> None:
-        self._stream, self._host = stream, host
-
-    def next(self, timeout: float | None = None) -> Json | None:
-        try:
-            return self._stream.next(timeout)
-        except AgentError as error:
-            raise translated(error, self._host) from error.__cause__
-
-    @property
-    def result(self) -> Json:
-        return self._stream.result
-
-    def cancel(self) -> None:
-        self._stream.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
+    def arguments(self, endpoint: Endpoint) -> Json:
+        """Return the arguments that stop a server."""
+        return {
+            "service": endpoint.service,
+            "port": endpoint.port,
+            "address": endpoint.address,
+            "drain": self.drain,
+            "stop_timeout": self.stop,
+            "gpus": None if self.gpus is None else list(self.gpus),
+        }
 
 
 class HostClient:
-    """A connected host. Every method raises AgentError, ChannelLost, and what `translated` names."""
+    """A connected host: the only door to it.
+
+    Every method raises AgentError, ChannelLost, and what `deployer.host.streams.translated` names.
+    """
 
     def __init__(self, host: Host) -> None:
-        self.host = host
+        self._host = host
 
     @property
     def name(self) -> str:
-        return self.host.name
+        """The host's name in the inventory."""
+        return self._host.name
 
-    def call(self, op: str, args: Json | None = None, *, timeout: float = 30.0) -> Json:
-        """One operation by name, with the operator's errors."""
+    def _call(self, op: str, args: Json | None = None, *, timeout: float = 30.0) -> Json:
         try:
-            return self.host.call(op, args, timeout=timeout)
+            return self._host.call(op, args, timeout=timeout)
         except AgentError as error:
-            raise translated(error, self.host.name) from error.__cause__
+            raise translated(error, self.name) from error.__cause__
 
-    def stream(self, op: str, args: Json | None = None) -> Stream:
-        """One streaming operation by name, with the operator's errors."""
+    def _ask(
+        self, decode: Callable[[Json], Decoded], op: str, args: Json | None = None, timeout: float = 30.0
+    ) -> Decoded:
+        return decoded(decode, self._call(op, args, timeout=timeout), self.name)
+
+    def _stream(
+        self, op: str, args: Json, event: Callable[[Json], Event | None], answer: Callable[[Json], Answer]
+    ) -> Events[Event, Answer]:
         try:
-            return ClientStream(self.host.stream(op, args), self.host.name)
+            return Events(self._host.stream(op, args), self.name, event, answer)
         except AgentError as error:
-            raise translated(error, self.host.name) from error.__cause__
+            raise translated(error, self.name) from error.__cause__
 
     def close(self, *, bye: bool = True) -> None:
-        self.host.close(bye=bye)
+        """End the connection; with ``bye`` a held lease is given back."""
+        self._host.close(bye=bye)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def hello(self) -> Hello:
-        return Hello.from_json(self.call("hello"))
+        """Return who answers: agent and machine."""
+        return self._ask(Hello.from_json, "hello")
 
     def observe(
         self,
@@ -114,8 +114,8 @@ class HostClient:
         patience: float | None = None,
         timeout: float = LONG,
     ) -> HostState:
-        """The host's state. ``services``: names with their ports; ``engine``: a Python; ``model``: a path there;
-        ``patience``: seconds that nvidia-smi has, all questions together."""
+        """Return the host's state. ``services``: names with their ports; ``engine``: a Python; ``model``: a path there;
+        ``patience``: seconds that nvidia-smi has for all questions together."""
         args: Json = {
             "services": [{"service": name, "port": port} for name, port in services.items()],
             "gpus": gpus,
@@ -126,63 +126,77 @@ class HostClient:
             args["engine"] = {"python": engine}
         if model is not None:
             args["model"] = {"path": model}
-        return HostState.from_json(self.call("observe", args, timeout=timeout))
+        return self._ask(HostState.from_json, "observe", args, timeout)
 
-    def release_read(self, service: str, release: str, files: Sequence[str] = ()) -> ReleaseFiles:
-        args = {"service": service, "release": release, "files": list(files)}
-        return ReleaseFiles.from_json(self.call("release.read", args))
+    def release_read(
+        self, service: str, release: str, files: Sequence[str] = ()
+    ) -> tuple[Release, dict[str, str | None]]:
+        """Return a release and the texts of these of its files; a file that does not exist is None."""
+        answer = self._call("release.read", {"service": service, "release": release, "files": list(files)})
+        return decoded(Release.from_json, answer["manifest"], self.name), dict(answer.get("files") or {})
+
+    def release_file(self, service: str, release: str, name: str) -> str | None:
+        """Return the text of one file of a release, None if there is no such file or release."""
+        try:
+            return self.release_read(service, release, [name])[1][name]
+        except AgentError:
+            return None
 
     def listeners(self, port: int) -> list[Listener]:
-        return [Listener.from_json(item) for item in self.call("listeners", {"port": port})["listeners"]]
+        """Return the sockets that listen on ``port``."""
+        answer = self._call("listeners", {"port": port})
+        return [decoded(Listener.from_json, item, self.name) for item in answer["listeners"]]
 
     def http(
         self,
         method: str,
         path: str,
+        endpoint: Endpoint,
         *,
-        port: int,
-        address: str = "127.0.0.1",
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float = 25.0,
     ) -> HttpAnswer:
-        """One HTTP request made on the host. AgentError with code ``http`` when there is no answer."""
+        """Send one HTTP request to a server from its own host. Raise AgentError ``http`` if there is no answer."""
         args = {
             "method": method,
             "path": path,
-            "port": port,
-            "address": address,
+            "port": endpoint.port,
+            "address": endpoint.address,
             "body": body,
-            "headers": dict(headers or {}),
+            "headers": {**endpoint.headers, **(headers or {})},
             "timeout": timeout,
         }
-        return HttpAnswer.from_json(self.call("http", args, timeout=timeout + 10.0))
+        return self._ask(HttpAnswer.from_json, "http", args, timeout + 10.0)
 
-    def sample(
-        self, seconds: float, *, interval: float = 1.0, port: int | None = None, address: str | None = None
-    ) -> Sampled:
+    def sample(self, seconds: float, *, interval: float = 1.0, endpoint: Endpoint | None = None) -> Sampled:
         """Look at GPUs, connections and the machine for some seconds (60 at most), as one call.
 
-        ``address`` and ``port`` say where the service listens whose connections are counted.
+        ``endpoint`` is the server whose connections are counted.
         """
-        args = {"seconds": seconds, "interval": interval, "port": port, "address": address}
-        return Sampled.from_json(self.call("sample", args, timeout=seconds + LONG))
+        args = {
+            "seconds": seconds,
+            "interval": interval,
+            "port": endpoint.port if endpoint else None,
+            "address": endpoint.address if endpoint else None,
+        }
+        return self._ask(Sampled.from_json, "sample", args, seconds + LONG)
 
     # -- the lease ----------------------------------------------------------------------------------------------
 
     def lease_acquire(
         self,
         *,
-        owner: Owner | Mapping[str, Any],
+        owner: Owner,
         service: str,
         reason: str,
         ttl: float,
         reclaim: LeaseGrant | None = None,
         wait: float = 0.0,
     ) -> LeaseGrant:
-        """Take the lease within ``wait`` seconds. LeaseHeld; with ``reclaim`` LeaseLost where others took it."""
+        """Take the lease within ``wait`` seconds. Raise LeaseHeld; with ``reclaim`` LeaseLost if others took it."""
         args: Json = {
-            "owner": owner.as_json() if isinstance(owner, Owner) else dict(owner),
+            "owner": owner.as_json(),
             "service": service,
             "reason": reason,
             "ttl": ttl,
@@ -190,150 +204,169 @@ class HostClient:
         }
         if reclaim is not None:
             args["reclaim"] = {"generation": reclaim.generation, "token": reclaim.token}
-        return LeaseGrant.from_json(self.call("lease.acquire", args, timeout=LONG + wait))
+        return self._ask(LeaseGrant.from_json, "lease.acquire", args, LONG + wait)
 
     def lease_renew(self, *, timeout: float = 30.0) -> float:
-        """Send a heartbeat; returns the seconds until the lease would expire. LeaseLost."""
-        return float(self.call("lease.renew", timeout=timeout)["expires_in"])
+        """Send a heartbeat and return the seconds until the lease would expire. Raise LeaseLost."""
+        return float(self._call("lease.renew", timeout=timeout)["expires_in"])
 
     def lease_release(self) -> None:
-        self.call("lease.release", timeout=LONG)
+        """Give the lease back."""
+        self._call("lease.release", timeout=LONG)
 
     # -- changing -----------------------------------------------------------------------------------------------
 
     def stage(
-        self,
-        service: str,
-        release: str,
-        files: Mapping[str, Json],
-        manifest: Json,
-        *,
-        user: str | None = None,
+        self, release: Release, files: Mapping[str, Mapping[str, Any]], *, user: str | None = None
     ) -> str:
-        """Write a release's folder whole; returns its path. AgentError ``exists``."""
-        args: Json = {"service": service, "release": release, "files": dict(files), "manifest": manifest}
+        """Write a release's folder whole and return its path. Raise AgentError ``exists``.
+
+        ``files``: name -> ``{"text", "mode"}``; ``user`` owns those that nobody else may read.
+        """
+        args: Json = {
+            "service": release.service,
+            "release": release.release,
+            "files": dict(files),
+            "manifest": release.as_json(),
+        }
         if user is not None:
             args["user"] = user
-        return str(self.call("stage", args, timeout=LONG)["path"])
+        return str(self._call("stage", args, timeout=LONG)["path"])
 
     def release_update(
         self,
         service: str,
         release: str,
         *,
-        patch: Json | None = None,
-        files: Mapping[str, Any] | None = None,
+        patch: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
         append: Mapping[str, str] | None = None,
-    ) -> Json:
-        """Change a release's manifest (top level), replace or lengthen its files; returns the manifest."""
+    ) -> Release:
+        """Replace keys of a release's manifest, replace or lengthen its files, and return the release."""
         args: Json = {"service": service, "release": release}
         for name, value in (("patch", patch), ("files", files), ("append", append)):
             if value:
-                args[name] = dict(value)
-        manifest: Json = self.call("release.update", args, timeout=LONG)["manifest"]
-        return manifest
+                args[name] = encode(value)
+        answer = self._call("release.update", args, timeout=LONG)
+        return decoded(Release.from_json, answer["manifest"], self.name)
 
     def probe(self, service: str, text: str) -> ProbeReport:
-        return ProbeReport.from_json(self.call("probe", {"service": service, "text": text}, timeout=LONG))
+        """Return how systemd understands a unit text. Nothing is started."""
+        return self._ask(ProbeReport.from_json, "probe", {"service": service, "text": text}, LONG)
 
-    def transition_begin(self, service: str, transition: Json) -> Transition:
-        args = {"service": service, "transition": transition}
-        return Transition.from_json(self.call("transition.begin", args, timeout=LONG)["transition"])
+    def transition_begin(self, service: str, transition: Transition) -> Transition:
+        """Record the transition and start the guard."""
+        given = {key: value for key, value in transition.as_json().items() if key not in _WRITTEN_BY_THE_HOST}
+        return self._transition("transition.begin", {"service": service, "transition": given})
 
-    def transition_step(self, service: str, step: str, patch: Json | None = None) -> Transition:
-        args = {"service": service, "step": step, "patch": patch or {}}
-        return Transition.from_json(self.call("transition.step", args, timeout=LONG)["transition"])
+    def transition_step(self, service: str, step: Step, patch: Mapping[str, Any] | None = None) -> Transition:
+        """Record that a step begins."""
+        return self._transition(
+            "transition.step", {"service": service, "step": step, "patch": encode(patch or {})}
+        )
+
+    def _transition(self, op: str, args: Json) -> Transition:
+        return decoded(Transition.from_json, self._call(op, args, timeout=LONG)["transition"], self.name)
 
     def transition_end(self, service: str) -> None:
-        self.call("transition.end", {"service": service}, timeout=LONG)
+        """Remove the transition and stop the guard."""
+        self._call("transition.end", {"service": service}, timeout=LONG)
 
-    def unit_stop(self, **args: Any) -> Stream:
-        """Stream; answers `Stopped`. AgentError ``not-gone`` when something of the service stays."""
-        return self.stream("unit.stop", args)
+    def unit_stop(self, endpoint: Endpoint, limits: Limits) -> Events[StopEvent, Stopped]:
+        """Stop a server until nothing of it is left. Raise AgentError ``not-gone`` if something of it stays."""
+        return self._stream("unit.stop", limits.arguments(endpoint), StopEvent.from_json, Stopped.from_json)
 
     def unit_start(self, service: str, release: str, text: str) -> Started:
+        """Put a candidate in force and start it."""
         args = {"service": service, "release": release, "text": text}
-        return Started.from_json(self.call("unit.start", args, timeout=LONG))
+        return self._ask(Started.from_json, "unit.start", args, LONG)
 
     def promote(
         self, service: str, release: str, text: str, *, expect_live: str | None, expect_invocation: str
     ) -> None:
-        """Make the proven unit the live one. WorldMoved when live release or process are not as expected."""
+        """Make the proven unit the live one. Raise WorldMoved if live release or process are not as expected."""
         expect = {"live": expect_live, "invocation_id": expect_invocation}
         args = {"service": service, "release": release, "text": text, "expect": expect}
-        self.call("promote", args, timeout=LONG)
+        self._call("promote", args, timeout=LONG)
 
-    def converge(self, **args: Any) -> Stream:
-        """Stream; answers `Converged`."""
-        return self.stream("converge", args)
+    def converge(
+        self, endpoint: Endpoint, limits: Limits, *, repair: bool, await_ready: bool = True
+    ) -> Events[StopEvent, Converged]:
+        """Make the host equal to its live release and start it. ``repair``: a live server that hangs is restarted."""
+        args = limits.arguments(endpoint) | {
+            "ready_timeout": limits.ready,
+            "start": True,
+            "repair": repair,
+            "await_ready": await_ready,
+        }
+        return self._stream("converge", args, StopEvent.from_json, Converged.from_json)
 
     def prune(self, service: str, keep: int) -> list[str]:
-        """Remove old releases beyond ``keep``; returns the names of those removed."""
-        removed: list[str] = self.call("prune", {"service": service, "keep": keep}, timeout=LONG)["removed"]
+        """Remove old releases beyond ``keep`` and return the names of those removed."""
+        removed: list[str] = self._call("prune", {"service": service, "keep": keep}, timeout=LONG)["removed"]
         return removed
 
     # -- watching -----------------------------------------------------------------------------------------------
 
-    def watch(self, **args: Any) -> Stream:
-        return self.stream("watch", args)
+    def watch(
+        self,
+        endpoint: Endpoint,
+        started: Started,
+        *,
+        fatal: Sequence[str] = (),
+        health_path: str = "/health",
+        probe_interval: float = 0.5,
+    ) -> Events[WatchEvent, Proof]:
+        """Follow a launch: unit, log, endpoint, processes. It ends with the first proof of failure."""
+        args: Json = {
+            "service": endpoint.service,
+            "port": endpoint.port,
+            "address": endpoint.address,
+            "invocation_id": started.invocation_id,
+            "cursor": started.cursor,
+            "fatal": list(fatal),
+            "health_path": health_path,
+            "probe_interval": probe_interval,
+        }
+        if started.started_boottime is not None:
+            args["started_boottime"] = started.started_boottime
+        if started.attach:
+            args["attach"] = True
+        return self._stream("watch", args, watch_event, Proof.from_json)
 
-    def journal(self, **args: Any) -> Stream:
-        return self.stream("journal", args)
+    def journal(
+        self,
+        service: str,
+        *,
+        lines: int | None = None,
+        follow: bool = False,
+        cursor: str | None = None,
+        invocation_id: str | None = None,
+        since: float | None = None,
+        kernel: bool = False,
+    ) -> Events[LogLine, None]:
+        """Read the service's journal (with ``kernel`` the kernel's messages), from a cursor or a time on."""
+        given: Json = {"lines": lines, "cursor": cursor, "invocation_id": invocation_id, "since": since}
+        args: Json = {"service": service, "follow": follow}
+        args |= {name: value for name, value in given.items() if value is not None}
+        if kernel:
+            args["kernel"] = True
+        return self._stream("journal", args, LogLine.from_json, lambda _: None)
 
-    def run(self, **args: Any) -> Stream:
-        return self.stream("run", args)
-
-
-class Heartbeat:
-    """Keeps a lease alive from a thread of its own, three times within its life.
-
-    ``lost`` is the error that ended it: LeaseLost at once, ChannelLost when the connection broke or nothing was renewed
-    for a whole life. In the second case the connection is ended too, so that whoever waits on it learns.
-    """
-
-    def __init__(self, client: HostClient, ttl: float) -> None:
-        self._client, self._ttl = client, ttl
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        self.lost: DeployerError | None = None
-
-    def start(self) -> Self:
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Stop beating. The lease stays until it is given back or expires."""
-        self._stopped.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(5.0)
-
-    def check(self) -> None:
-        """Raise what was lost, if anything was."""
-        if self.lost is not None:
-            raise self.lost
-
-    def _beat(self) -> None:
-        renewed = time.monotonic()
-        while not self._stopped.wait(self._ttl / 3):
-            try:
-                self._client.lease_renew(timeout=max(1.0, self._ttl / 3))
-                renewed = time.monotonic()
-            except LeaseLost as error:
-                self.lost = error
-                return
-            except (ChannelLost, AgentError) as error:
-                broken = isinstance(error, ChannelLost) and "timeout" not in error.detail
-                if self._stopped.is_set():
-                    return
-                if broken or time.monotonic() > renewed + self._ttl:
-                    self.lost = error
-                    self._client.close(bye=False)
-                    return
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout: float,
+        user: str | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> Events[RunLine, Ran]:
+        """Run a program in a private temporary folder that holds ``files``; cancelling ends its process group."""
+        args: Json = {"argv": list(argv), "stdin": stdin, "env": dict(env or {}), "timeout": timeout}
+        if files:
+            args["files"] = dict(files)
+        if user:
+            args["user"] = user
+        return self._stream("run", args, RunLine.from_json, Ran.from_json)

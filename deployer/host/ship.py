@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import deployer
-from deployer.host.protocol import Host, Stream
+from deployer.host.client import HostClient
+from deployer.host.streams import Events
+from deployer.records.answers import Ran
+from deployer.records.events import RunLine
 
 _ROOT = Path(deployer.__file__).parents[1]
 _MAIN = """\
@@ -63,7 +65,7 @@ def pack(package: str, *modules: str) -> Program:
 
 
 def run(
-    host: Host,
+    client: HostClient,
     program: Program,
     python: str,
     *,
@@ -71,19 +73,16 @@ def run(
     timeout: float,
     environment: Mapping[str, str] | None = None,
     user: str | None = None,
-) -> Stream:
-    """Run a program on a host: its lines come as events ``{"line"}``, its end as ``{"status", "stderr"}``.
-
-    With ``user`` it runs as that account, else as root. Raise what `deployer.host.protocol.Host.stream` raises.
-    """
-    arguments: dict[str, Any] = {
-        "argv": [python, program.file],
-        "stdin": stdin,
-        "env": dict(environment or {}),
-        "timeout": timeout,
-        "files": {program.file: program.text},
-    }
-    return host.stream("run", {**arguments, "user": user} if user else arguments)
+) -> Events[RunLine, Ran]:
+    """Run a program on a host and return its lines as events; with ``user`` it runs as that account, else as root."""
+    return client.run(
+        [python, program.file],
+        stdin=stdin,
+        env=environment,
+        timeout=timeout,
+        user=user,
+        files={program.file: program.text},
+    )
 
 
 def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:

@@ -11,10 +11,10 @@ from deployer.config.inventory import Inventory, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.deploy.advice import advise
 from deployer.deploy.engine_preflight import Question, ask_host, engine_complaint
-from deployer.deploy.model import Json
 from deployer.deploy.preflight import installation
 from deployer.deploy.session import Connector, Session
 from deployer.errors import ConfigError
+from deployer.records.codec import Json
 from deployer.records.host import HostState
 from deployer.sglang.flags.arguments import launch_arguments
 from deployer.sglang.flags.versions import flag_table

@@ -12,11 +12,12 @@ from deployer.bench.document import LARGEST, newer, read_document
 from deployer.bench.noise import Noise, learn
 from deployer.bench.rates import rates_of, table
 from deployer.bench.relative import measured_alike
-from deployer.deploy.baseline import WITHOUT_SPEED, choose, configuration
-from deployer.deploy.model import Json
+from deployer.deploy.baseline import WITHOUT_SPEED, configuration, noise_groups
 from deployer.deploy.plan import grouped_arguments
 from deployer.deploy.session import Session
-from deployer.errors import AgentError, ConfigError, Refused, UsageError
+from deployer.errors import ConfigError, Refused, UsageError
+from deployer.records.codec import Json, encode
+from deployer.records.release import OWN_VARIABLE, Release
 from deployer.units.bundle import comparable
 
 #: The newest starts of a profile's configuration that are taken together.
@@ -35,25 +36,22 @@ Reader = Callable[[str, str], str | None]
 
 
 @dataclass
-class Shelf:
+class BenchStore:
     """The releases of one service, and their benchmarks, each read once."""
 
-    manifests: Sequence[Json]
+    releases: Sequence[Release]
     read: Reader
     #: What is known of the host: its name and GPUs.
     host: Json = field(default_factory=dict)
     _kept: dict[tuple[str, str], Json | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, session: Session) -> Shelf:
+    def of(cls, session: Session) -> BenchStore:
         """The shelf of a session's service."""
         service = session.service.name
 
         def read(release: str, name: str) -> str | None:
-            try:
-                return session.client.release_read(service, release, [name]).files[name]
-            except AgentError:
-                return None
+            return session.client.release_file(service, release, name)
 
         observed = session.observe(facts=True)
         gpus = [gpu.name for gpu in observed.gpus or ()]
@@ -72,7 +70,7 @@ class Shelf:
 
     def noise(self) -> Noise:
         """What the service's own proven starts show."""
-        groups = choose(self.manifests, {}, None, baseline="none").groups
+        groups = noise_groups(self.releases)
         return learn([[bench for name in group if (bench := self.bench(name))] for group in groups])
 
     def subject(self, wanted: str) -> Subject:
@@ -80,12 +78,12 @@ class Shelf:
         named, number = wanted, None
         if match := _LATER.fullmatch(wanted):
             named, number = match["release"], match["number"]
-        manifest = self._named(named)
-        if manifest is None and number is None:
+        record = self._named(named)
+        if record is None and number is None:
             return self._profile(wanted)
-        if manifest is None:
+        if record is None:
             raise Refused(f"there is no release {named!r}", remedy="`deployer history` lists them")
-        release, file = str(manifest["release"]), "bench.json"
+        release, file = record.release, "bench.json"
         if number is not None:
             file = f"bench-{number}.json"
         bench = self.bench(release, file)
@@ -97,67 +95,59 @@ class Shelf:
                 remedy="`deployer history` lists the releases with their benchmarks",
             )
         name = f"{release}@{number}" if number else release
-        return Subject(name, (bench,), (release,), self.describe([manifest]))
+        return Subject(name, (bench,), (release,), self.describe([record]))
 
-    def describe(self, manifests: Sequence[Json]) -> Json:
-        """What is known of a subject made of these releases."""
-        return {**self.host, **about(manifests)}
+    def describe(self, releases: Sequence[Release]) -> Json:
+        """Return what is known of a subject made of these releases."""
+        return {**self.host, **about(releases)}
 
-    def _named(self, wanted: str) -> Json | None:
-        for manifest in self.manifests:
-            name = str(manifest.get("release"))
-            padded = f"{manifest.get('number') or 0:04d}"
-            if wanted in (str(manifest.get("number")), padded, name):
-                return manifest
+    def _named(self, wanted: str) -> Release | None:
+        for release in self.releases:
+            if wanted in (str(release.number), f"{release.number:04d}", release.release):
+                return release
         return None
 
     def _profile(self, wanted: str) -> Subject:
         """The starts of the newest configuration of a profile that was measured, the newest first."""
-        measured = [
-            item
-            for item in reversed(self.manifests)
-            if item.get("profile") == wanted and item.get("bench_summary")
-        ]
+        measured = [item for item in reversed(self.releases) if item.profile == wanted and item.bench_summary]
         if not measured:
             raise Refused(
                 f"there is no file, release or profile {wanted!r} with a benchmark",
                 remedy="`deployer history` lists the releases and their speeds",
             )
         same = [item for item in measured if configuration(item) == configuration(measured[0])]
-        found = [(item, bench) for item in same[:MOST_STARTS] if (bench := self.bench(item["release"]))]
+        found = [(item, bench) for item in same[:MOST_STARTS] if (bench := self.bench(item.release))]
         if not found:
-            raise Refused(f"the benchmark of release {measured[0]['release']} cannot be read")
+            raise Refused(f"the benchmark of release {measured[0].release} cannot be read")
         found = [pair for pair in found if not measured_alike(pair[1], found[0][1])]
-        names = tuple(str(item["release"]) for item, _ in found)
+        names = tuple(item.release for item, _ in found)
         name = names[0] if len(names) == 1 else f"{wanted} ({len(names)} starts)"
         return Subject(
             name, tuple(bench for _, bench in found), names, self.describe([item for item, _ in found])
         )
 
 
-def about(manifests: Sequence[Json]) -> Json:
-    """What is known of a subject from the manifests of its releases; the first one's where they differ."""
-    first = manifests[0]
+def about(releases: Sequence[Release]) -> Json:
+    """Return what is known of a subject from its releases; of the first one where they differ."""
+    first = releases[0]
     return {
-        "releases": [str(item["release"]) for item in manifests],
-        "profile": first.get("profile"),
-        "created": first.get("created"),
-        "sglang": first.get("sglang"),
-        "model": first.get("model") or {},
-        "argv": first.get("argv") or [],
-        "environment": first.get("environment") or {},
-        "timeline": first.get("timeline"),
-        "verdict": (first.get("verdict") or {}).get("summary"),
-        "never_live": [text for item in manifests if (text := _never_live(item))],
+        "releases": [item.release for item in releases],
+        "profile": first.profile,
+        "created": first.created,
+        "sglang": first.sglang,
+        "model": encode(first.model),
+        "argv": list(first.argv),
+        "environment": first.environment,
+        "timeline": encode(first.timeline) or None,
+        "verdict": (first.verdict or {}).get("summary"),
+        "never_live": [_never_live(item) for item in releases if not item.was_live],
     }
 
 
-def _never_live(manifest: Json) -> str:
-    """What became of a release instead of going live; empty of one that was."""
-    if manifest.get("was_live"):
-        return ""
-    why = (manifest.get("failure") or {}).get("signature")
-    return f"{manifest['release']} never was live: {manifest.get('state')}" + (f" ({why})" if why else "")
+def _never_live(release: Release) -> str:
+    """Return what became of a release instead of going live."""
+    why = f" ({release.failure.signature})" if release.failure else ""
+    return f"{release.release} was never live: {release.state}{why}"
 
 
 def is_file(wanted: str) -> bool:
@@ -206,7 +196,7 @@ def together(parts: Sequence[Subject]) -> Subject:
     )
 
 
-def subjects(words: Sequence[str], shelf: Callable[[], Shelf]) -> list[Subject]:
+def subjects(words: Sequence[str], shelf: Callable[[], BenchStore]) -> list[Subject]:
     """What the words of the command line mean; ``shelf`` is asked only where one is no file."""
     found = []
     for word in words:
@@ -270,7 +260,7 @@ def _settings(known: Mapping[str, object]) -> dict[str, str]:
     pairs = grouped_arguments(comparable(words))
     settings = {str(flag): " ".join(str(value).split()) for flag, value in pairs if flag not in WITHOUT_SPEED}
     if isinstance(environment, Mapping):
-        settings |= {str(k): str(v) for k, v in environment.items() if k != "DEPLOYER_RELEASE"}
+        settings |= {str(k): str(v) for k, v in environment.items() if k != OWN_VARIABLE}
     return settings
 
 
@@ -313,11 +303,13 @@ def compared(found: Sequence[Subject], noise: Noise, *, anyway: bool = False) ->
     )
 
 
-def compare_words(words: Sequence[str], open_shelf: Callable[[], Shelf], *, anyway: bool = False) -> Compared:
+def compare_words(
+    words: Sequence[str], open_shelf: Callable[[], BenchStore], *, anyway: bool = False
+) -> Compared:
     """Find what the words mean and compare it. The host is asked (``open_shelf``) only where one is no file."""
-    opened: list[Shelf] = []
+    opened: list[BenchStore] = []
 
-    def shelf() -> Shelf:
+    def shelf() -> BenchStore:
         if not opened:
             opened.append(open_shelf())
         return opened[0]

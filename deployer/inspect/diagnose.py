@@ -11,6 +11,7 @@ from deployer.deploy import service_log as logs
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, UsageError
 from deployer.inspect.log_file import excerpt_of
+from deployer.records.codec import encode
 from deployer.sglang.log.diagnosis import Diagnosis, Origin, diagnose
 from deployer.sglang.log.encoding import is_wide, text_of
 from deployer.sglang.log.endings import UnitEnd
@@ -67,25 +68,21 @@ def _is_text(start: bytes) -> bool:
 
 def of_release(session: Session, number: int) -> Diagnosis:
     """The diagnosis of a release's last start: its journal where the host still has it, else what the release kept."""
-    manifest = logs.release_manifest(session, number)
-    release = str(manifest.get("release"))
-    extra: Origin = {"source": f"release {release}", "release": release, "state": manifest.get("state")}
-    lines = _journal(session, str(manifest.get("invocation_id") or ""), extra)
+    record = logs.numbered_release(session, number)
+    release, failure = record.release, record.failure
+    extra: Origin = {"source": f"release {release}", "release": release, "state": record.state}
+    lines = _journal(session, record.invocation_id or "", extra)
     if not lines:
         extra["source"] = f"what release {release} kept"
-        kept: str | None = None
-        with suppress(AgentError):
-            kept = session.client.release_read(session.service.name, release, ["log.txt"]).files.get(
-                "log.txt"
-            )
-        failure = manifest.get("failure") or {}
-        lines = read(kept or "\n".join(failure.get("log_tail") or []))
-    failure = manifest.get("failure") or {}
+        kept = session.client.release_file(session.service.name, release, "log.txt")
+        lines = read(kept or "\n".join(failure.log_tail if failure else ()))
     if failure:
-        extra["recorded"] = {name: failure.get(name) for name in ("signature", "phase", "cause", "remedy")}
-    if manifest.get("timeline"):
-        extra["recorded_timeline"] = manifest["timeline"]
-    if not (failure or manifest.get("invocation_id") or any(line.text.strip() for line in lines)):
+        extra["recorded"] = {
+            name: getattr(failure, name) for name in ("signature", "phase", "cause", "remedy")
+        }
+    if record.timeline:
+        extra["recorded_timeline"] = encode(record.timeline)
+    if not (failure or record.invocation_id or any(line.text.strip() for line in lines)):
         extra["never_started"] = True
     running = session.state().running
     serves = running is not None and running.release == release
@@ -99,7 +96,7 @@ def of_service(session: Session) -> Diagnosis:
     told: Origin = {}
     lines = _journal(session, unit.invocation_id, told)
     if not lines:
-        kept = [str(item["invocation_id"]) for item in state.releases if item.get("invocation_id")]
+        kept = [item.invocation_id for item in state.releases if item.invocation_id]
         lines = _journal(session, kept[-1], told) if kept else []
     first = next((line.stamp for line in lines if line.stamp), None)
     kernel = list(_kernel(session, first)) if first else []
@@ -112,8 +109,7 @@ def of_service(session: Session) -> Diagnosis:
         **told,
     }
     failed = ended and unit.result not in ("", "success")
-    live = state.running.release if state.running else state.live.release if state.live else None
-    number = (live or "").split("-")[0]
+    number = (state.running_name or state.live_name or "").split("-")[0]
     if unit.restarts and not failed and number.isdecimal():
         extra["restarted"] = (
             f"systemd has started it again (restarts: {unit.restarts}): "
@@ -129,26 +125,24 @@ def _journal(session: Session, invocation: str, extra: Origin) -> list[Line]:
     with closing(logs.entries(session, invocation_id=invocation, follow=False)) as entries:
         found = list(islice(entries, FIRST_LINES))
     if len(found) == FIRST_LINES:
-        seen = float(found[-1].get("t") or 0.0)
+        seen = found[-1].t or 0.0
         newest = list(logs.entries(session, invocation_id=invocation, follow=False, lines=NEWEST_LINES))
-        later = [entry for entry in newest if float(entry.get("t") or 0.0) > seen]
+        later = [entry for entry in newest if (entry.t or 0.0) > seen]
         if later and len(later) == len(newest):
             extra["left_out"] = (
                 f"the middle of a long log: the first {FIRST_LINES:,} lines and the newest {len(newest):,} were "
                 "read; the lines after it are numbered as if it were not there"
             )
         found += later
-    lines: list[Line] = []
-    for number, entry in enumerate(found, 1):
-        source = str(entry.get("source") or "engine")
-        stamp = float(entry.get("t") or 0.0) or None
-        lines.append(Line(number, plain(str(entry["text"])), stamp, source, bool(entry.get("piece"))))
-    return lines
+    return [
+        Line(number, plain(entry.text), entry.t or None, entry.source, entry.piece)
+        for number, entry in enumerate(found, 1)
+    ]
 
 
 def _kernel(session: Session, since: float) -> Iterator[Line]:
     """The kernel's messages since then, as far as the host's journal shows them."""
-    asked = {"since": max(0.0, min(since, time.time()) - _KERNEL_BEFORE), "kernel": True, "follow": False}
+    before = max(0.0, min(since, time.time()) - _KERNEL_BEFORE)
     with suppress(AgentError):
-        for entry in logs.entries(session, **asked):
-            yield Line(0, str(entry["text"]), float(entry.get("t") or 0.0), "kernel")
+        for entry in logs.entries(session, since=before, kernel=True):
+            yield Line(0, entry.text, entry.t or 0.0, "kernel")

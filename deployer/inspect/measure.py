@@ -10,15 +10,17 @@ from typing import Any
 from deployer.bench.comparison import Subject
 from deployer.bench.gate import unanswered
 from deployer.bench.runner import run_benchmark
-from deployer.deploy.figures import summary
+from deployer.deploy.gating import summary
 from deployer.deploy.host_events import describe_bench_event
-from deployer.deploy.model import Json, Step
 from deployer.deploy.plan import served_model_name
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.errors import DeployerError, GateInconclusive, HostError, Interrupted, NothingServing, Refused
-from deployer.inspect.compare import Shelf
+from deployer.inspect.compare import BenchStore
+from deployer.records.codec import Json
 from deployer.records.host import ServiceState
+from deployer.records.outcome import Step
+from deployer.records.release import LaterBench, Release
 
 #: What the lease is taken for; others see it in `status` and where they are refused.
 REASON = "bench (load on what runs; nothing is changed)"
@@ -46,7 +48,7 @@ def measure(
     session: Session,
     wishes: Mapping[str, Any],
     reporter: Reporter,
-    shelf: Shelf,
+    shelf: BenchStore,
     *,
     profile: str | None = None,
 ) -> Measured:
@@ -66,41 +68,39 @@ def measure(
     session.acquire()
     reporter.done(f"{session.host_config.name} is left alone by others meanwhile")
     state = session.state()
-    release, manifest = _running(session, state)
-    if profile is not None and manifest.get("profile") != profile:
+    running = _running(session, state)
+    release = running.release
+    if profile is not None and running.profile != profile:
         raise Refused(
-            f"{manifest.get('profile')} runs (release {release}), not {profile}, and bench changes nothing that serves",
+            f"{running.profile} runs (release {release}), not {profile}, and bench changes nothing that serves",
             remedy=f"`deployer apply {profile}` first, or leave out --profile to measure what runs",
         )
     reporter.step(Step.BENCH)
-    address, port = session.endpoint(state, release)
-    served = served_model_name(manifest.get("argv") or ()) or service.served_model_name
-    runs = {
-        "bind": address,
-        "port": port,
-        "served_model_name": served,
-    }  # the inventory may have changed since
+    endpoint = session.endpoint(running, key=True)
+    served = served_model_name(running.argv) or service.served_model_name
+    # The inventory may have changed since it was started.
+    runs = {"bind": endpoint.address, "port": endpoint.port, "served_model_name": served}
     settings = {
-        **((manifest.get("resolved") or {}).get("bench") or service.bench.model_dump()),
+        **(running.requested.bench or service.bench.model_dump()),
         "requests_at_least": 0,  # that is for a server that has just been started
         **wishes,
     }
     try:
         bench = run_benchmark(
-            session.client.host,
+            session.client,
             service.model_copy(update={**runs, "api_key": None}),
             settings,
             on_event=lambda event: reporter.progress(describe_bench_event(event)),
-            api_key=session.api_key(release),
+            api_key=endpoint.api_key,
             baseline=shelf.bench(release),
-            slots=((manifest.get("in_effect") or {}).get("computed") or {}).get("slots") or 1,
+            slots=((running.in_effect or {}).get("computed") or {}).get("slots") or 1,
         )
     except KeyboardInterrupt as error:
         raise Interrupted(
             "interrupted while it was measured; nothing was changed, and what was measured so far is dropped",
             remedy="measure again; --budget and --levels make it shorter",
         ) from error
-    about = shelf.describe([manifest])
+    about = shelf.describe([running])
     name, trouble, unkept = f"{release}@?", None, ""
     try:
         after = session.state()
@@ -158,8 +158,8 @@ def _what_became_of_it(
     )
 
 
-def _running(session: Session, state: ServiceState) -> tuple[str, Json]:
-    """The release that runs and its manifest."""
+def _running(session: Session, state: ServiceState) -> Release:
+    """Return the release that runs."""
     if state.transition is not None:
         raise Refused(
             f"a change to {state.transition.to} was left under way",
@@ -172,14 +172,13 @@ def _running(session: Session, state: ServiceState) -> tuple[str, Json]:
             f"{session.service.name} does not serve ({how}), so there is nothing to measure",
             remedy="`deployer status` shows how it is, `deployer converge` starts what is live",
         )
-    release = state.running.release if state.running else None
-    manifest = state.manifest(release) if release else None
-    if release is None or manifest is None:
+    release = state.release(state.running_name)
+    if release is None:
         raise Refused(
-            "what runs is no release of deployer, so there is no place to keep its benchmark",
+            "the running server was not deployed by deployer, so its benchmark cannot be stored",
             remedy="apply a profile first",
         )
-    return release, manifest
+    return release
 
 
 def _anything(bench: Json) -> bool:
@@ -190,14 +189,10 @@ def _anything(bench: Json) -> bool:
 
 def _keep(session: Session, state: ServiceState, release: str, bench: Json) -> str:
     """Write the benchmark into its release; returns its name, such as ``0007-pp8@2``."""
-    kept = list((state.manifest(release) or {}).get("benches") or ())
-    number = max((item["number"] for item in kept), default=0) + 1
-    entry = {
-        "number": number,
-        "started": bench.get("started"),
-        "seconds": bench.get("seconds"),
-        "summary": summary(bench),
-    }
+    record = state.release(release)
+    kept = record.benches if record else ()
+    number = max((item.number for item in kept), default=0) + 1
+    entry = LaterBench(number, bench.get("started"), bench.get("seconds"), summary(bench))
     session.client.release_update(
         session.service.name,
         release,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
-from typing import Any
 
-from deployer.deploy.model import Json
 from deployer.deploy.plan import lost_live
 from deployer.deploy.session import Health, Session
-from deployer.errors import AgentError, Refused
+from deployer.errors import Refused
+from deployer.records.codec import Json, encode
 from deployer.records.host import HostState, ServiceState
 
 
@@ -19,22 +18,26 @@ def status(session: Session) -> Json:
     observed = session.observe(facts=True)
     state = observed.services[session.service.name]
     health = session.health(state) if state.running else Health(False, "refused", 0.0)
-    stored = None
-    if state.live and state.live.release:
-        with suppress(AgentError):  # a release folder that is gone is drift, and `drift` says so
-            read = session.client.release_read(session.service.name, state.live.release, ["unit"])
-            stored = read.files["unit"]
+    stored = stored_unit(session, state)
     document = status_document(
         session.service.name, session.host_config.name, observed, health, stored, now=time.time()
     )
     if state.live:
-        at, wanted = session.endpoint(state, state.live.release), (session.service.bind, session.service.port)
-        if at != wanted:
+        actual, configured = session.endpoint(state.live_release), session.configured
+        if actual != configured:
             document["hosts"][0]["drift"].append(
-                f"the live release listens on {at[0]}:{at[1]}, the inventory says {wanted[0]}:{wanted[1]}: "
-                "the next apply moves it"
+                f"the live release listens on {actual}, the inventory says {configured}: the next apply moves it"
             )
     return document
+
+
+def stored_unit(session: Session, state: ServiceState) -> str | None:
+    """Return the unit text that the live release keeps, None if its folder is gone (`drift` reports that)."""
+    return (
+        session.client.release_file(session.service.name, state.live_name, "unit")
+        if state.live_name
+        else None
+    )
 
 
 def status_document(
@@ -90,23 +93,23 @@ def live_document(state: ServiceState) -> Json | None:
     """The live release: what it is, since when, and how fast it was when it was proven."""
     if state.live is None:
         return None
-    manifest = state.manifest(state.live.release) or {}
+    release = state.live_release
     return {
         "release": state.live.release,
-        "profile": manifest.get("profile"),
-        "since": manifest.get("promoted"),
-        "sglang": manifest.get("sglang"),
-        "bench": manifest.get("bench_summary"),
-        "verdict": (manifest.get("verdict") or {}).get("summary"),
-        "in_effect": manifest.get("in_effect"),
+        "profile": release.profile if release else None,
+        "since": release.promoted if release else None,
+        "sglang": release.sglang if release else None,
+        "bench": encode(release.bench_summary) if release else None,
+        "verdict": (release.verdict or {}).get("summary") if release else None,
+        "in_effect": release.in_effect if release else None,
     }
 
 
 def _candidate(state: ServiceState) -> Json | None:
     if state.candidate is None:
         return None
-    manifest = state.manifest(state.candidate.release) or {}
-    return {"release": state.candidate.release, "profile": manifest.get("profile")}
+    release = state.release(state.candidate.release)
+    return {"release": state.candidate.release, "profile": release.profile if release else None}
 
 
 def _transition(state: ServiceState, now: float) -> Json | None:
@@ -127,12 +130,12 @@ def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[st
     """In what the host differs from its live release, in words."""
     found = [*state.problems, *(f"{path} changes or replaces the unit" for path in state.shadows)]
     live = state.live.release if state.live else None
-    if live and state.manifest(live) is None:
+    if live and state.release(live) is None:
         found.append(f"the folder of the live release {live} is gone: apply makes a new one")
     lost = lost_live(state)
     if lost:
         found.append(
-            f"the unit file of {lost} is gone although it was live: `deployer rollback --to` puts it back"
+            f"the unit file of {lost.release} is gone although it was live: `deployer rollback --to` puts it back"
         )
     if state.live and stored_unit is not None and state.live.text != stored_unit:
         found.append(f"{state.live.path} was edited by hand: it differs from the unit kept in release {live}")
@@ -175,17 +178,17 @@ _FIGURES = (
 
 def history_document(service: str, state: ServiceState) -> Json:
     """All releases of a service, the newest first."""
-    live = state.live.release if state.live else None
-    releases: list[dict[str, Any]] = []
-    for manifest in reversed(state.releases):
-        entry = {key: manifest.get(key) for key in _FIGURES}
-        entry["live"] = manifest.get("release") == live
+    releases: list[Json] = []
+    for release in reversed(state.releases):
+        kept = release.as_json()
+        entry = {key: kept.get(key) for key in _FIGURES}
+        entry["live"] = release.release == state.live_name
         if entry["live"]:
             entry["state"] = "live"
         elif entry["state"] == "live":
             entry["state"] = "superseded"
         releases.append(entry)
-    return {"service": service, "live": live, "releases": releases}
+    return {"service": service, "live": state.live_name, "releases": releases}
 
 
 def release_document(session: Session, number: int) -> Json:
@@ -196,7 +199,7 @@ def release_document(session: Session, number: int) -> Json:
     if entry is None:
         raise Refused(f"there is no release {number}", remedy="`deployer history` lists them")
     details: Json = {}
-    with suppress(AgentError, ValueError):  # a release from before this was kept, or whose folder is gone
-        read = session.client.release_read(session.service.name, entry["release"], ["in_effect.json"])
-        details = json.loads(read.files["in_effect.json"] or "{}")
+    text = session.client.release_file(session.service.name, entry["release"], "in_effect.json")
+    with suppress(ValueError):  # a release from before this was kept, or whose folder is gone
+        details = json.loads(text or "{}")
     return {"service": document["service"], **entry, "arguments": details.get("arguments") or []}

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 Json = dict[str, Any]
 Decoder = Callable[[Any, str], Any]
-Plan = tuple[tuple[str, str, Decoder, bool, Json], ...]
+Plan = tuple[tuple[str, str, Decoder, bool, Json, bool], ...]
 _PLANS: dict[type, Plan] = {}
 
 
@@ -34,6 +34,11 @@ def named(key: str, **options: Any) -> Any:
 def unwritten(**options: Any) -> Any:
     """A field that exists in memory only: neither read from JSON nor written to it."""
     return field(metadata={"key": None}, **options)
+
+
+def sparse(**options: Any) -> Any:
+    """A field that is not written while it is empty or None."""
+    return field(metadata={"sparse": True}, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Record:
             raise BadRecord(f"{place or cls.__name__}: expected an object, got {_shown(data)}")
         values: dict[str, Any] = {}
         extra = dict(data)
-        for name, key, decode, required, absent in _plan(cls):
+        for name, key, decode, required, absent, _ in _plan(cls):
             where = f"{place}.{key}" if place else key
             value = data.get(key)
             if value is None:
@@ -75,7 +80,11 @@ class Record:
 
     def as_json(self) -> Json:
         """Return the JSON object that `from_json` reads, unknown keys included."""
-        known = {key: encode(getattr(self, name)) for name, key, *_ in _plan(type(self))}
+        known = {
+            key: encode(value)
+            for name, key, _, _, _, written in _plan(type(self))
+            if (value := getattr(self, name)) or written
+        }
         return {**known, **self.extra}
 
 
@@ -93,11 +102,17 @@ def encode(value: Any) -> Any:
 
 
 def _plan(cls: type[Record]) -> Plan:
-    """The fields of a record: name, JSON key, decoder, whether a value is required, and what stands for its absence."""
+    """The fields: name, JSON key, decoder, whether it is required, what it is if absent, whether it is written if empty."""
     if cls not in _PLANS:
         hints = typing.get_type_hints(cls)
         _PLANS[cls] = tuple(
-            (item.name, key, _decoder(hints[item.name]), *_absence(item, hints[item.name]))
+            (
+                item.name,
+                key,
+                _decoder(hints[item.name]),
+                *_absence(item, hints[item.name]),
+                not item.metadata.get("sparse"),
+            )
             for item in fields(cls)
             if item.name != "extra" and (key := item.metadata.get("key", item.name)) is not None
         )

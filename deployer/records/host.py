@@ -1,21 +1,20 @@
-"""The state of a host and its services, typed, as `observe` answers it. Shapes: ``docs/architecture.md``.
+"""A host and its services, as ``observe`` answers. Shapes: ``docs/architecture.md``.
 
-Times are epoch seconds unless a name ends in ``_boottime``; sizes are bytes; a percentage is 0 to 100.
+Times are epoch seconds unless a name ends in ``_boottime``; sizes are bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
 
+from deployer.records.codec import Record, named
+from deployer.records.failure import PhaseTime
 from deployer.records.hardware import EngineFacts, Gpu, GpuProcess, Listener, ModelFacts
-
-Json = dict[str, Any]
+from deployer.records.release import Release
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Record):
     """Who holds (or held) a lease."""
 
     user: str = ""
@@ -23,269 +22,178 @@ class Owner:
     pid: int = 0
     command: str = ""
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            user=str(data.get("user", "")),
-            host=str(data.get("host", "")),
-            pid=int(data.get("pid") or 0),
-            command=str(data.get("command", "")),
-        )
-
-    def as_json(self) -> Json:
-        return {"user": self.user, "host": self.host, "pid": self.pid, "command": self.command}
-
     def __str__(self) -> str:
         who = f"{self.user}@{self.host}" if self.host else self.user or "somebody"
         return f"{who} ({self.command}, pid {self.pid})" if self.command else who
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Record):
     """The exclusive right to change a host, as the host records it. ``expires_in`` may be negative."""
 
     generation: int
-    owner: Owner
-    service: str | None
-    reason: str
-    acquired: float
-    boot_id: str
-    expires_boottime: float
-    expires_in: float
-    valid: bool
-    state: str
-    """``held``, ``abandoned`` (the connection ended without farewell) or ``released``."""
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            generation=int(data["generation"]),
-            owner=Owner.from_json(data.get("owner") or {}),
-            service=data.get("service"),
-            reason=str(data.get("reason") or ""),
-            acquired=float(data.get("acquired") or 0.0),
-            boot_id=str(data.get("boot_id") or ""),
-            expires_boottime=float(data.get("expires_boottime") or 0.0),
-            expires_in=float(data.get("expires_in") or 0.0),
-            valid=bool(data.get("valid")),
-            state=str(data.get("state") or "released"),
-        )
+    owner: Owner = field(default_factory=Owner)
+    service: str | None = None
+    reason: str = ""
+    acquired: float = 0.0
+    boot_id: str = ""
+    expires_boottime: float = 0.0
+    expires_in: float = 0.0
+    valid: bool = False
+    state: str = "released"
+    """``held``, ``abandoned`` (the connection ended without a farewell) or ``released``."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnitFile:
-    """A live or candidate unit file. ``release`` is its ``[X-Deployer] Release=``, None in a file that has none."""
+class UnitFile(Record):
+    """A live or candidate unit file. ``release`` is its ``[X-Deployer] Release=``, None if the file has none."""
 
     release: str | None
     text: str
     path: str
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(data.get("release"), str(data["text"]), str(data["path"]))
-
 
 @dataclass(frozen=True, slots=True)
-class Transition:
-    """A change from one release to another that is under way (``from_`` is None at the first deployment)."""
+class Transition(Record):
+    """A change from one release to another that is under way (``from_`` is None at the first deployment).
 
-    from_: str | None
+    ``grace`` is how long an abandoned transition waits for an operator to come back, in seconds. ``invocation_id`` and
+    ``cursor`` name the candidate's start, once there is one; ``timeline`` is its launch, once it was ready; ``proven``:
+    the release was live before, so it is not benchmarked again.
+    """
+
     to: str
-    profile: str
-    step: str
-    grace: float
-    """Seconds an abandoned transition waits for an operator to come back."""
-    port: int
-    stop_timeout: float
-    gpus: tuple[int, ...] | None
-    boot_id: str
-    started: float
-    updated: float
-    raw: Json = field(default_factory=dict, repr=False, compare=False)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        gpus = data.get("gpus")
-        return cls(
-            from_=data.get("from"),
-            to=str(data["to"]),
-            profile=str(data.get("profile") or ""),
-            step=str(data.get("step") or ""),
-            grace=float(data.get("grace") or 0.0),
-            port=int(data.get("port") or 0),
-            stop_timeout=float(data.get("stop_timeout") or 0.0),
-            gpus=None if gpus is None else tuple(int(index) for index in gpus),
-            boot_id=str(data.get("boot_id") or ""),
-            started=float(data.get("started") or 0.0),
-            updated=float(data.get("updated") or 0.0),
-            raw=dict(data),
-        )
+    from_: str | None = named("from", default=None)
+    profile: str = ""
+    step: str = ""
+    grace: float = 0.0
+    port: int = 0
+    address: str | None = None
+    drain: float = 0.0
+    stop_timeout: float = 0.0
+    ready_timeout: float = 0.0
+    gpus: tuple[int, ...] | None = None
+    proven: bool = False
+    boot_id: str = ""
+    started: float = 0.0
+    updated: float = 0.0
+    invocation_id: str = ""
+    cursor: str = ""
+    started_boottime: float | None = None
+    timeline: tuple[PhaseTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class UnitState:
-    """systemd's view of the service's unit. The names are systemd's properties."""
+class UnitState(Record):
+    """systemd's view of the service's unit. The JSON keys are systemd's properties."""
 
-    active: str
-    sub: str
-    result: str
-    restarts: int
-    invocation_id: str
-    main_pid: int
-    exec_status: int
-    exec_code: int
-    load: str
-    file_state: str
-    fragment: str
-    drop_ins: tuple[str, ...]
-    active_since: float | None
-    inactive_since: float | None
-    changed: float | None
-    restart: str
-    needs_reload: bool
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            active=str(data.get("ActiveState") or "inactive"),
-            sub=str(data.get("SubState") or "dead"),
-            result=str(data.get("Result") or ""),
-            restarts=int(data.get("NRestarts") or 0),
-            invocation_id=str(data.get("InvocationID") or ""),
-            main_pid=int(data.get("MainPID") or 0),
-            exec_status=int(data.get("ExecMainStatus") or 0),
-            exec_code=int(data.get("ExecMainCode") or 0),
-            load=str(data.get("LoadState") or "not-found"),
-            file_state=str(data.get("UnitFileState") or ""),
-            fragment=str(data.get("FragmentPath") or ""),
-            drop_ins=tuple(data.get("DropInPaths") or ()),
-            active_since=data.get("ActiveEnterTimestamp"),
-            inactive_since=data.get("InactiveEnterTimestamp"),
-            changed=data.get("StateChangeTimestamp"),
-            restart=str(data.get("Restart") or ""),
-            needs_reload=bool(data.get("NeedDaemonReload")),
-        )
+    active: str = named("ActiveState", default="inactive")
+    sub: str = named("SubState", default="dead")
+    result: str = named("Result", default="")
+    restarts: int = named("NRestarts", default=0)
+    invocation_id: str = named("InvocationID", default="")
+    main_pid: int = named("MainPID", default=0)
+    exec_status: int = named("ExecMainStatus", default=0)
+    exec_code: int = named("ExecMainCode", default=0)
+    load: str = named("LoadState", default="not-found")
+    file_state: str = named("UnitFileState", default="")
+    fragment: str = named("FragmentPath", default="")
+    drop_ins: tuple[str, ...] = named("DropInPaths", default=())
+    active_since: float | None = named("ActiveEnterTimestamp", default=None)
+    inactive_since: float | None = named("InactiveEnterTimestamp", default=None)
+    changed: float | None = named("StateChangeTimestamp", default=None)
+    restart: str = named("Restart", default="")
+    needs_reload: bool = named("NeedDaemonReload", default=False)
 
     @property
     def ok(self) -> bool:
-        """Running or on its way up."""
+        """Whether it is running or on its way up."""
         return self.active in ("active", "activating", "reloading")
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class Running(Record):
     """The unit's main process as ``/proc`` shows it; ``release`` is ``DEPLOYER_RELEASE`` of its environment."""
 
     pid: int
-    release: str | None
-    argv: tuple[str, ...]
-    started: float
-    pids: tuple[int, ...]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            pid=int(data["pid"]),
-            release=data.get("release"),
-            argv=tuple(data.get("argv") or ()),
-            started=float(data.get("started") or 0.0),
-            pids=tuple(data.get("pids") or ()),
-        )
+    release: str | None = None
+    argv: tuple[str, ...] = ()
+    started: float = 0.0
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class GuardState:
+class GuardState(Record):
     """The guard unit of a service: systemd's ActiveState and Result."""
 
-    active: str
-    result: str
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(str(data.get("active") or "inactive"), str(data.get("result") or ""))
+    active: str = "inactive"
+    result: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceState:
-    """Everything the host knows about one service. ``releases`` are the manifests, by number."""
+class ServiceState(Record):
+    """Everything the host knows about one service. ``releases`` are in the order of their numbers.
 
-    live: UnitFile | None
-    candidate: UnitFile | None
-    transition: Transition | None
-    unit: UnitState
-    running: Running | None
-    releases: tuple[Json, ...]
-    guard: GuardState
-    recover_enabled: bool
-    enabled: bool
-    listeners: tuple[Listener, ...]
-    shadows: tuple[str, ...]
+    ``problems`` is what could not be read: damaged state files, witnesses that did not answer.
+    """
+
+    live: UnitFile | None = None
+    candidate: UnitFile | None = None
+    transition: Transition | None = None
+    unit: UnitState = field(default_factory=UnitState)
+    running: Running | None = None
+    releases: tuple[Release, ...] = ()
+    guard: GuardState = field(default_factory=GuardState)
+    recover_enabled: bool = False
+    enabled: bool = False
+    listeners: tuple[Listener, ...] = ()
+    shadows: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    """What could not be read: damaged state files, witnesses that did not answer."""
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        live, candidate = data.get("live"), data.get("candidate")
-        transition, running = data.get("transition"), data.get("running")
-        return cls(
-            live=UnitFile.from_json(live) if live else None,
-            candidate=UnitFile.from_json(candidate) if candidate else None,
-            transition=Transition.from_json(transition) if transition else None,
-            unit=UnitState.from_json(data.get("unit") or {}),
-            running=Running.from_json(running) if running else None,
-            releases=tuple(data.get("releases") or ()),
-            guard=GuardState.from_json(data.get("guard") or {}),
-            recover_enabled=bool(data.get("recover_enabled")),
-            enabled=bool(data.get("enabled")),
-            listeners=tuple(Listener.from_json(item) for item in data.get("listeners") or ()),
-            shadows=tuple(data.get("shadows") or ()),
-            problems=tuple(data.get("problems") or ()),
-        )
+    @property
+    def live_name(self) -> str | None:
+        """The name of the live release, None if nothing is live."""
+        return self.live.release if self.live else None
 
-    def manifest(self, release: str | None) -> Json | None:
-        """The manifest of a release by name, or None."""
-        return next((item for item in self.releases if item.get("release") == release), None)
+    @property
+    def live_release(self) -> Release | None:
+        """The live release, None if nothing is live or its folder is gone."""
+        return self.release(self.live_name)
+
+    @property
+    def running_name(self) -> str | None:
+        """The name of the release that the running process belongs to, None if nothing runs."""
+        return self.running.release if self.running else None
+
+    def release(self, name: str | None) -> Release | None:
+        """Return a release by its name, None if there is none of that name."""
+        return next((item for item in self.releases if item.release == name), None)
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing of the service runs or is about to: also not between two automatic restarts."""
+        """Whether nothing of the service runs or is about to; a unit between two automatic restarts is about to."""
         return self.running is None and self.unit.active in ("inactive", "failed")
 
     @property
     def next_number(self) -> int:
-        """The number the next release gets (0 is kept for an adopted unit)."""
-        return max((int(item.get("number") or 0) for item in self.releases), default=0) + 1
+        """The number of the next release (0 is kept for an adopted unit)."""
+        return max((item.number for item in self.releases), default=0) + 1
 
 
 @dataclass(frozen=True, slots=True)
-class HostState:
-    """What ``observe`` answers. ``gpus`` is None where there is no ``nvidia-smi``, it was not asked for, or it is in
-    trouble: ``gpu_problem`` says which."""
+class HostState(Record):
+    """What ``observe`` answers.
+
+    ``gpus`` is None if there is no ``nvidia-smi``, it was not requested, or it is in trouble (see ``gpu_problem``).
+    """
 
     boot_id: str
-    lease: Lease | None
     services: dict[str, ServiceState]
-    gpus: tuple[Gpu, ...] | None
-    gpu_processes: tuple[GpuProcess, ...]
-    disk_free: int
-    engine: EngineFacts | None
-    model: ModelFacts | None
+    lease: Lease | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    gpu_processes: tuple[GpuProcess, ...] = ()
+    disk_free: int = 0
+    engine: EngineFacts | None = None
+    model: ModelFacts | None = None
     memory_total: int | None = None
     gpu_problem: str | None = None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        lease, gpus = data.get("lease"), data.get("gpus")
-        engine, model = data.get("engine"), data.get("model")
-        return cls(
-            boot_id=str(data["boot_id"]),
-            lease=Lease.from_json(lease) if lease else None,
-            services={name: ServiceState.from_json(item) for name, item in data["services"].items()},
-            gpus=None if gpus is None else tuple(Gpu.from_json(item) for item in gpus),
-            gpu_processes=tuple(GpuProcess.from_json(item) for item in data.get("gpu_processes") or ()),
-            disk_free=int(data.get("disk_free") or 0),
-            engine=EngineFacts.from_json(engine) if engine else None,
-            model=ModelFacts.from_json(model) if model else None,
-            memory_total=data.get("memory_total"),
-            gpu_problem=data.get("gpu_problem"),
-        )

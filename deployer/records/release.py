@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from deployer.records.codec import Json, Record, named, unwritten
+from deployer.records.codec import Json, Record, named, sparse, unwritten
 from deployer.records.failure import Failure, PhaseTime
 
 #: The variable by which a running process shows which release it belongs to.
@@ -43,6 +43,10 @@ class BenchSummary(Record):
     single_stream_tok_s: float | None = None
     levels: dict[str, float | None] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        parts = [f"{self.single_stream_tok_s:.0f} tok/s for one"] if self.single_stream_tok_s else []
+        return ", ".join(parts + [f"{rate:.0f} at {level}" for level, rate in self.levels.items() if rate])
+
 
 @dataclass(frozen=True, slots=True)
 class LaterBench(Record):
@@ -64,8 +68,8 @@ class Release(Record):
     """
 
     tolerant: ClassVar[bool] = True
-    service: str
-    release: str
+    service: str = ""
+    release: str = ""
     number: int = 0
     profile: str = ""
     schema: int = 1
@@ -82,12 +86,12 @@ class Release(Record):
     state: str = "staged"
     was_live: bool = False
     promoted: float | None = None
-    invocation_id: str | None = None
+    invocation_id: str | None = sparse(default=None)
     verdict: Json | None = None
-    timeline: tuple[PhaseTime, ...] = ()
+    timeline: tuple[PhaseTime, ...] = sparse(default=())
     failure: Failure | None = None
     bench_summary: BenchSummary | None = None
-    benches: tuple[LaterBench, ...] = ()
+    benches: tuple[LaterBench, ...] = sparse(default=())
     unit: str = unwritten(default="")
     candidate: str = unwritten(default="")
 

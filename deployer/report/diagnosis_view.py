@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deployer.deploy.model import count_of
 from deployer.report.launch_view import duration
 from deployer.sglang.log.diagnosis import Diagnosis
+from deployer.text import count_of
 
 _STYLE = {"failed": "red", "stopped": "yellow", "no-failure": "green", "not-sglang": "yellow"}
 _MARK = {"failed": "✗", "stopped": "■", "no-failure": "✓", "not-sglang": "?"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from deployer.deploy.model import Json
+from deployer.records.codec import Json
 
 _STYLES = {"error": "red", "warning": "yellow", "advice": "cyan"}
 _INDENT = " " * 9

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from deployer.deploy.model import Json
+from deployer.records.codec import Json
 from deployer.sglang.server.effect import Computed
 
 _STYLES = {"equal": "green", "changed": "yellow", "missing": "dim", "defaulted": "dim"}

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from deployer.deploy.model import Json
 from deployer.inspect.learn import Learned
+from deployer.records.codec import Json
 
 
 def versions_view(rows: Sequence[Json]) -> RenderableType:

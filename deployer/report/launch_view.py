@@ -60,7 +60,8 @@ class LaunchView:
         spans = {span.name: span for span in update.phases}
         here = PHASES.index(update.phase)
         for index, name in enumerate(PHASES):
-            span, earlier = spans.get(name), update.estimate.get(name)
+            span = spans.get(name)
+            earlier = update.estimate.seconds.get(name) if update.estimate else None
             past = f"last time {duration(earlier)}" if earlier is not None else ""
             if span is None:
                 if index > here:
@@ -165,5 +166,5 @@ def _read(read: int, total: int | None) -> str:
 
 
 def _source(update: WaitUpdate) -> str:
-    """Which release's launch the estimate is taken from: by its number, as `history` shows it."""
-    return f", from release {update.estimate_from.partition('-')[0]}" if update.estimate_from else ""
+    """Return which release's launch the estimate is taken from, by its number as `history` shows it."""
+    return f", from release {update.estimate.release.partition('-')[0]}" if update.estimate else ""

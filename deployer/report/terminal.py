@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from deployer.deploy.model import STEP_TITLES, Step
+from deployer.records.outcome import STEP_TITLES, Step
 from deployer.report.launch_view import LaunchView
 
 if TYPE_CHECKING:

@@ -12,9 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from deployer.deploy.model import Json, Outcome, count_of
-from deployer.deploy.plan import Plan
+from deployer.records.codec import Json
+from deployer.records.outcome import Objection, Outcome, Plan
+from deployer.records.release import BenchSummary
 from deployer.report.effect_view import effect_rows
+from deployer.text import count_of
 
 _GIB = 1024**3
 
@@ -38,14 +40,7 @@ def moment(epoch: float | None) -> str:
 
 def speed(bench: Json | None) -> str:
     """A benchmark's summary in one line: single stream, then aggregate at each level."""
-    if not bench:
-        return ""
-    parts = []
-    if bench.get("single_stream_tok_s"):
-        parts.append(f"{bench['single_stream_tok_s']:.0f} tok/s for one")
-    levels = bench.get("levels") or {}
-    parts += [f"{value:.0f} at {level}" for level, value in levels.items() if value]
-    return ", ".join(parts)
+    return str(BenchSummary.from_json(bench)) if bench else ""
 
 
 def status_view(document: Json, *, verbose: bool = False) -> RenderableType:
@@ -170,7 +165,7 @@ def history_view(document: Json, width: int = 150) -> RenderableType:
 
 
 def plan_view(
-    plan: Plan, objections: Iterable[Json] = (), notes: Iterable[str] = (), *, diff: bool = False
+    plan: Plan, objections: Iterable[Objection] = (), notes: Iterable[str] = (), *, diff: bool = False
 ) -> RenderableType:
     """What an apply would do: changes one by one, the expected downtime; with ``diff`` also as lines of the unit."""
     parts: list[RenderableType] = []
@@ -214,9 +209,7 @@ def plan_view(
         parts.append(Text(text if text.startswith("warning ") else f"note: {text}"))
     for item in objections:
         parts.append(
-            Text.from_markup(
-                f"[red]objection:[/red] {escape(item['message'])}\n  remedy: {escape(item['remedy'])}"
-            )
+            Text.from_markup(f"[red]objection:[/red] {escape(item.message)}\n  remedy: {escape(item.remedy)}")
         )
     return Group(*parts)
 
@@ -226,18 +219,16 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     colour = {0: "green", 130: "yellow", 7: "yellow"}.get(outcome.exit_code, "red")
     failure, message = outcome.failure, outcome.message
     if failure:
-        if message.startswith(failure["cause"]):
-            message = message.removeprefix(failure["cause"]).lstrip(" ;.,:")
+        if message.startswith(failure.cause):
+            message = message.removeprefix(failure.cause).lstrip(" ;.,:")
         console.print()
-        where = f" in {failure['phase']}" if failure.get("phase") else ""
-        console.print(f"[red]Failed{escape(where)}:[/red] {escape(failure['cause'])}", highlight=False)
-        if failure.get("remedy"):
-            console.print(f"[bold]What to do:[/bold] {escape(failure['remedy'])}", highlight=False)
-        tail = failure.get("log_tail") or []
-        evidence = failure.get("evidence") or []
-        if not set(evidence) <= {line.strip() for line in tail}:
-            _log_lines(console, "The lines that tell it:", evidence)
-        _log_lines(console, "The log at that moment:", tail)
+        where = f" in {failure.phase}" if failure.phase else ""
+        console.print(f"[red]Failed{escape(where)}:[/red] {escape(failure.cause)}", highlight=False)
+        if failure.remedy:
+            console.print(f"[bold]What to do:[/bold] {escape(failure.remedy)}", highlight=False)
+        if not set(failure.evidence) <= {line.strip() for line in failure.log_tail}:
+            _log_lines(console, "The lines that prove it:", failure.evidence)
+        _log_lines(console, "The log at that moment:", failure.log_tail)
     for note in outcome.notes:
         console.print(f"[dim]· {escape(note)}[/dim]", highlight=False)
     if message:

@@ -53,7 +53,7 @@ def judge(evidence: Evidence, checks: Iterable[Check] | None = None) -> Diagnosi
     names = {
         "live": evidence.profile,
         "profile": evidence.other_profile(lambda profile: profile.cuda_graph.enabled) or "PROFILE",
-        "number": str(evidence.manifest.get("number") or "N"),
+        "number": str((evidence.record and evidence.record.number) or "N"),
     }
     findings, fine, unknown = [], [], []
     for check in CHECKS.values() if checks is None else checks:

@@ -7,6 +7,7 @@ import re
 from deployer.config.profile import Profile
 from deployer.inspect.doctor.base import COMPARE, Answer, Fine, Hit, Theme, Unknown, try_profile
 from deployer.inspect.doctor.evidence import Evidence, Json
+from deployer.records.release import Release
 from deployer.sglang.log.batches import visible_slots
 from deployer.sglang.rules.base import Severity
 
@@ -150,14 +151,11 @@ def _larger_cap(profile: Profile, cap: int) -> bool:
     return isinstance(size, int) and size > cap
 
 
-def _speed(manifest: Json) -> str:
+def _speed(release: Release) -> str:
     """A release's cap and what it was measured at."""
-    requested = (manifest.get("resolved") or {}).get("requested") or {}
-    bench = manifest["bench_summary"]
-    parts = [f"{bench['single_stream_tok_s']:.0f} tok/s for one"] if bench.get("single_stream_tok_s") else []
-    parts += [f"{rate:.0f} at {level}" for level, rate in (bench.get("levels") or {}).items() if rate]
-    cap = requested.get("pp_max_micro_batch_size", requested.get("max_micro_batch_size", "auto"))
-    return f"measured: {manifest.get('release')} (cap {cap}): {', '.join(parts)}"
+    arguments = release.requested.arguments
+    cap = arguments.get("pp_max_micro_batch_size", arguments.get("max_micro_batch_size", "auto"))
+    return f"measured: {release.release} (cap {cap}): {release.bench_summary}"
 
 
 @THEME.check(

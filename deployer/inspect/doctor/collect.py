@@ -20,9 +20,11 @@ from deployer.deploy.session import Health, Session
 from deployer.deploy.verify import in_effect, server_info
 from deployer.errors import AgentError, ChannelLost
 from deployer.inspect.doctor.evidence import Evidence, LogLine
-from deployer.inspect.status import drift
+from deployer.inspect.status import drift, stored_unit
 from deployer.metrics import parse_loads, totals
+from deployer.records.endpoint import Endpoint
 from deployer.records.host import ServiceState
+from deployer.records.release import Release
 from deployer.sglang.log.text import ROUTINE
 from deployer.sglang.server.effect import Computed
 
@@ -100,10 +102,9 @@ def collect(
     began = time.monotonic() - spent
     observed = session.client.observe({session.service.name: session.service.port}, timeout=HOST_SECONDS)
     state = observed.services[session.service.name]
-    release = state.running.release if state.running else None
-    address, port = session.endpoint(state, release)
+    endpoint = session.endpoint(state.release(state.running_name))
     watched = watched_for(seconds, time.monotonic() - began)
-    sampling = Beside(lambda: session.client.sample(watched, port=port, address=address))
+    sampling = Beside(lambda: session.client.sample(watched, endpoint=endpoint))
     holders = Beside(lambda: session.client.observe({}, gpus=True, patience=GPU_SECONDS))
     ends = time.monotonic() + watched
     until = max(began + seconds + BUDGET - RESERVE, ends + 1.0)
@@ -118,16 +119,17 @@ def collect(
         observed=observed,
         health=health,
         now=0.0,
-        drift=tuple(_drift(session, state)),
+        drift=tuple(drift(session.service.name, state, stored_unit(session, state))),
         profiles=tuple(profiles),
         gpus=None if session.service.gpus is None else tuple(session.service.gpus),
         watched=watched,
     )
     if health.ok:
-        evidence = _ask(session, evidence, release, address, port, ends=ends, until=until)
+        endpoint = session.endpoint(state.release(state.running_name), key=True)
+        evidence = _ask(session, evidence, endpoint, ends=ends, until=until)
     lines = log.result(until) or ()
     if evidence.info is not None:
-        evidence = _in_effect(session, replace(evidence, lines=lines), session.api_key(release))
+        evidence = _in_effect(session, replace(evidence, lines=lines), endpoint)
     seen, sampled = holders.result(until), sampling.result(until)
     return replace(
         evidence,
@@ -144,46 +146,24 @@ def collect(
     )
 
 
-def _drift(session: Session, state: ServiceState) -> list[str]:
-    stored = None
-    if state.live and state.live.release:
-        with suppress(AgentError):
-            stored = session.client.release_read(session.service.name, state.live.release, ["unit"]).files[
-                "unit"
-            ]
-    return drift(session.service.name, state, stored)
-
-
 def _lines(session: Session, state: ServiceState, newest: int) -> tuple[LogLine, ...]:
     if state.running is None or not state.unit.invocation_id:
         return ()
     return tuple(
-        LogLine(float(item["t"]), item["text"], item["source"] == "engine")
-        for item in entries(session, lines=newest, invocation_id=state.unit.invocation_id)
-        if not item.get("piece")
+        LogLine(line.t or 0.0, line.text, line.source == "engine")
+        for line in entries(session, lines=newest, invocation_id=state.unit.invocation_id)
+        if not line.piece
     )
 
 
-def _ask(
-    session: Session,
-    evidence: Evidence,
-    release: str | None,
-    address: str,
-    port: int,
-    *,
-    ends: float,
-    until: float,
-) -> Evidence:
+def _ask(session: Session, evidence: Evidence, endpoint: Endpoint, *, ends: float, until: float) -> Evidence:
     """What the server says of itself; its loads are looked at until ``ends``, nothing is waited for after ``until``."""
 
     def get(path: str) -> str | None:
         patience = min(3.0, until - time.monotonic())
-        return _get(session, address, port, path, key, patience) if patience > 0 else None
+        return _get(session, endpoint, path, patience) if patience > 0 else None
 
-    key = session.api_key(release)
-    info, _ = server_info(
-        session.client.host, port, address, key, timeout=min(5.0, max(1.0, until - time.monotonic()))
-    )
+    info, _ = server_info(session.client, endpoint, timeout=min(5.0, max(1.0, until - time.monotonic())))
     metrics = get("/metrics")
     return replace(
         evidence,
@@ -193,26 +173,20 @@ def _ask(
     )
 
 
-def _in_effect(session: Session, evidence: Evidence, key: str | None) -> Evidence:
-    """What is in effect of what the release asked for."""
-    resolved = evidence.manifest.get("resolved") or {}
-    # Why SGLang changed an argument no line about batches says, and there are thousands.
+def _in_effect(session: Session, evidence: Evidence, endpoint: Endpoint) -> Evidence:
+    """What is in effect of what the release requested."""
+    # No line about batches says why SGLang changed an argument, and there are thousands of them.
     texts = [line.text for line in evidence.lines if not ROUTINE.match(line.text)]
-    found = in_effect(
-        resolved.get("requested") or {},
-        evidence.info or {},
-        secrets=[key] if key else [],
-        allow_changed=resolved.get("allow_changed") or (),
-        version=evidence.manifest.get("sglang"),
-        learned=session.learned,
-        lines=texts,
+    release = evidence.record or Release(evidence.service, "")
+    verification = in_effect(
+        release, evidence.info or {}, secrets=endpoint.secrets, learned=session.learned, lines=texts
     )
     return replace(
         evidence,
-        effective=found.effective,
-        computed=_completed(found.computed, evidence.manifest.get("in_effect")),
-        checks=found.checks,
-        allowed=found.allowed,
+        effective=verification.effective,
+        computed=_completed(verification.computed, release.in_effect),
+        checks=verification.checks,
+        allowed=verification.allowed,
     )
 
 
@@ -237,13 +211,8 @@ def _loads(ask: Callable[[], str | None], ends: float) -> Iterable[dict[str, Any
         yield found
 
 
-def _get(
-    session: Session, address: str, port: int, path: str, key: str | None, patience: float
-) -> str | None:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+def _get(session: Session, endpoint: Endpoint, path: str, patience: float) -> str | None:
     with suppress(AgentError):
-        answer = session.client.http(
-            "GET", path, port=port, address=address, headers=headers, timeout=patience
-        )
+        answer = session.client.http("GET", path, endpoint, timeout=patience)
         return answer.body if answer.status == 200 else None
     return None

@@ -11,6 +11,7 @@ from typing import Any
 from deployer.config.profile import Profile
 from deployer.deploy.session import Health
 from deployer.records.host import HostState, Lease, ServiceState
+from deployer.records.release import Release
 from deployer.records.samples import Sampled
 from deployer.sglang.log.batches import Batches, parse_batch, read_batches
 from deployer.sglang.server.effect import Computed
@@ -70,17 +71,17 @@ class Evidence:
     @property
     def release(self) -> str | None:
         """The release that runs."""
-        return self.state.running.release if self.state.running else None
+        return self.state.running_name
 
-    @cached_property
-    def manifest(self) -> Json:
-        """The running release's manifest, empty where it is not known."""
-        return dict(self.state.manifest(self.release) or {}) if self.release else {}
+    @property
+    def record(self) -> Release | None:
+        """What the host keeps of the running release."""
+        return self.state.release(self.release)
 
     @property
     def profile(self) -> str:
         """The running release's profile."""
-        return str(self.manifest.get("profile") or "?")
+        return self.record.profile if self.record else "?"
 
     @property
     def lease(self) -> Lease | None:
@@ -204,17 +205,16 @@ class Evidence:
         ]
         return fitting[0].name if fitting else None
 
-    def twins(self) -> list[Json]:
-        """Releases that differ from the running one in the micro-batch cap alone and were measured, it included."""
-        mine = _but_cap(self.manifest)
+    def twins(self) -> list[Release]:
+        """Return the measured releases that differ from the running one in the micro-batch cap alone, it included."""
+        mine = _but_cap(self.record) if self.record else None
         if not mine:
             return []
-        return [item for item in self.state.releases if item.get("bench_summary") and _but_cap(item) == mine]
+        return [item for item in self.state.releases if item.bench_summary and _but_cap(item) == mine]
 
 
-def _but_cap(manifest: Json) -> Json:
-    requested = (manifest.get("resolved") or {}).get("requested") or {}
-    return {name: value for name, value in requested.items() if name not in _CAP}
+def _but_cap(release: Release) -> Json:
+    return {name: value for name, value in release.requested.arguments.items() if name not in _CAP}
 
 
 def _count(value: Any, default: int) -> int:

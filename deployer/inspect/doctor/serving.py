@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from deployer.deploy.model import count_of
 from deployer.inspect.doctor.base import Answer, Fine, Hit, Theme, Unknown
 from deployer.inspect.doctor.evidence import Evidence
 from deployer.sglang.log.failures import UNKNOWN, classify
@@ -14,6 +13,7 @@ from deployer.sglang.log.text import read_lines
 from deployer.sglang.log.tracebacks import tracebacks
 from deployer.sglang.rules.base import Severity
 from deployer.sglang.server.info import aliases
+from deployer.text import count_of
 
 THEME = Theme("The service")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import pytest
+from deployer.deploy.model import Outcome, failure_document
 from rich.console import Console
 
 from deployer import errors
@@ -20,7 +21,6 @@ from deployer.cli.main import COMMANDS, cli, run
 from deployer.config.files import template_folders
 from deployer.config.inventory import ServiceConfig, load_inventory
 from deployer.config.profile import load_profile, profile_folders
-from deployer.deploy.model import Outcome, failure_document
 from deployer.deploy.plan import Plan
 from deployer.inspect.check import Check, HostView, change_under_way
 from deployer.records.hardware import EngineFacts, ModelFacts

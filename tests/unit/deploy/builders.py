@@ -3,55 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from deployer.deploy.model import Json, Trial
+from deployer.records.codec import Json, encode
 from deployer.records.hardware import EngineFacts, Gpu, ModelFacts
 from deployer.records.host import HostState, ServiceState, UnitState
+from deployer.records.release import Release, Requested
 
 GIB = 1024**3
 
 
-def trial(number: int = 1, profile: str = "tp8", **changes: Any) -> Trial:
-    """A trial of a small profile; any field can be changed."""
+def release(number: int = 1, profile: str = "tp8", **changes: Any) -> Release:
+    """A staged release of a small profile. ``requested``: its arguments; the other ``changes`` are keys of its JSON."""
     fields: dict[str, Any] = {
         "service": "kimi",
         "release": f"{number:04d}-{profile}",
         "number": number,
         "profile": profile,
-        "previous": None,
-        "unit": "[Service]\nRestart=on-failure\n",
-        "candidate": "[Service]\nRestart=no\n",
+        "created": 1.0,
+        "operator": "a@b",
         "argv": ("/opt/sglang/bin/python", "-m", "sglang.launch_server"),
-        "environment": {},
         "restart_keys": {"KillMode": "mixed"},
-        "requested": {"tp_size": 8},
         "sglang": "0.5.12.post1",
         "model": {"path": "/m", "fingerprint": "abc"},
-        "bench": {},
-        "gate": {},
     }
-    return Trial(**(fields | changes))
-
-
-def manifest(number: int, profile: str, **changes: Any) -> Json:
-    """A manifest as the host keeps it."""
-    return trial(number, profile).manifest(created=1.0, operator="a@b") | changes
+    unit = changes.pop("unit", "[Service]\nRestart=on-failure\n")
+    requested = Requested(arguments=changes.pop("requested", {"tp_size": 8})).as_json()
+    staged = Release.from_json({**fields, "resolved": requested, **changes})
+    return replace(staged, unit=unit, candidate=unit.replace("on-failure", "no"))
 
 
 def service_state(
     *,
-    live: Trial | None = None,
+    live: Release | None = None,
     live_name: str | None = None,
     running: str | None = None,
-    releases: Iterable[Json] | None = None,
+    releases: Iterable[Release] | None = None,
     raw: Json | None = None,
     **changes: Any,
 ) -> ServiceState:
     """What a host knows about the service; with ``live`` that release is live. ``raw`` replaces parts of the answer."""
     if live is not None:
         live_name = live.release
-        releases = [live.manifest(created=1.0, operator="a@b") | {"was_live": True, "state": "live"}]
+        releases = [replace(live, was_live=True, state="live")]
     data: Json = {
         "live": {"release": live_name, "text": live.unit if live else "", "path": "/u"}
         if live_name
@@ -63,7 +58,7 @@ def service_state(
         "running": {"pid": 7, "release": running, "argv": [], "started": 1.0, "pids": [7, 8]}
         if running
         else None,
-        "releases": list(releases or ()),
+        "releases": encode(list(releases or ())),
         "enabled": True,
     }
     return ServiceState.from_json(data | changes | (raw or {}))

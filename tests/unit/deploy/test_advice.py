@@ -16,7 +16,7 @@ from deployer.records.host import HostState
 from deployer.resources import shipped
 from deployer.sglang.rules import Severity
 from deployer_rehearsal.model import SHARD_BYTES, SHARDS, config
-from tests.unit.deploy.builders import GIB, host_state, service_state, trial
+from tests.unit.deploy.builders import GIB, host_state, release, service_state
 
 INVENTORIES = [shipped("inventories") / name for name in ("example.toml", "rehearsal.toml")]
 PROFILES = profile_names(profile_folders())
@@ -95,7 +95,7 @@ def test_errors_become_objections_and_warnings_remarks() -> None:
     [objection] = as_objections(findings)
     assert objection.code == "weights-fit"
     assert "GiB of weights on each of 2 GPUs" in objection.message
-    found = objections(practice_host(), host, service, trial(requested={"pp_size": 2}), findings)
+    found = objections(practice_host(), host, service, release(requested={"pp_size": 2}), findings)
     assert [item.code for item in found] == ["weights-fit"]
     pipeline = advise(profile("pp8"), service, host, "0.5.12.post1", observed=practice_host()).findings
     said = warnings(pipeline)
@@ -109,5 +109,5 @@ def test_an_objection_is_raised_once() -> None:
     service = site.service().model_copy(update={"gpus": None})
     few = practice_host(gpus=(practice_host().gpus or ())[:4])
     findings = advise(profile("tp8"), service, host, "0.5.12.post1", observed=few).findings
-    codes = [item.code for item in objections(few, host, service, trial(), findings)]
+    codes = [item.code for item in objections(few, host, service, release(), findings)]
     assert codes.count("too-few-gpus") == 1

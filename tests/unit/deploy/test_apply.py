@@ -16,8 +16,6 @@ from rich.console import Console
 from deployer.config.inventory import Inventory, inventory_from
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.apply import apply
-from deployer.deploy.model import Outcome
-from deployer.deploy.plan import Plan
 from deployer.deploy.reporter import Reporter, Silent
 from deployer.deploy.rollback import converge, resume, rollback
 from deployer.deploy.session import Session
@@ -31,7 +29,8 @@ from deployer.errors import (
 )
 from deployer.host.client import HostClient
 from deployer.host.fake import Engine, FakeHost, FakeWorld
-from deployer.records.answers import ProbeReport
+from deployer.records.answers import ProbeReport, VerifyReport
+from deployer.records.outcome import Outcome, Plan
 from deployer.report.terminal import TerminalReporter
 from deployer.report.views import print_outcome
 
@@ -239,7 +238,7 @@ def test_a_bad_candidate_goes_back(
     outcome = run(live_world, "tp2")
     assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("rolled_back", 5, LIVE)
     assert outcome.failure
-    assert phase is None or outcome.failure["phase"] == phase
+    assert phase is None or outcome.failure.phase == phase
     restored(live_world)
     assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "failed"
 
@@ -268,7 +267,7 @@ def test_a_load_client_that_gives_nothing_is_no_verdict(live_world: FakeWorld) -
     outcome = run(live_world, "tp2")
     assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("inconclusive", 7, LIVE)
     assert outcome.failure
-    assert outcome.failure["phase"] == "bench"
+    assert outcome.failure.phase == "bench"
     restored(live_world)
     assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "inconclusive"
 
@@ -301,7 +300,7 @@ def test_the_cause_of_a_failure_is_told_once(live_world: FakeWorld, how: str) ->
         print_outcome(console, outcome)
     shown = captured.get()
     assert outcome.failure
-    assert shown.count(outcome.failure["cause"]) == (2 if how == "nothing-left" else 1)  # it died of the same
+    assert shown.count(outcome.failure.cause) == (2 if how == "nothing-left" else 1)  # it died of the same
     assert shown.count(outcome.message) <= 1 + (outcome.exit_code == 5)
     marks = [line for line in shown.splitlines() if line.startswith("✗")]
     assert len(marks) == (2 if how == "nothing-left" else 1)
@@ -322,10 +321,10 @@ def test_the_lines_that_prove_the_cause_are_shown_where_the_tail_has_them_not(li
         outcome = run(live_world, "tp2")
         print_outcome(console, outcome)
     assert outcome.failure
-    assert proof in outcome.failure["evidence"]
-    assert proof not in outcome.failure["log_tail"]
+    assert proof in outcome.failure.evidence
+    assert proof not in outcome.failure.log_tail
     told, _, tail = captured.get().partition("The log at that moment:")
-    assert proof in told.partition("The lines that tell it:")[2]
+    assert proof in told.partition("The lines that prove it:")[2]
     assert "later" in tail
 
 
@@ -366,7 +365,8 @@ def test_an_error_of_the_host_anywhere_goes_back(live_world: FakeWorld, op: str)
     if op == "converge":
         return
     assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
-    assert "no space" in (outcome.failure or {})["cause"]
+    assert outcome.failure is not None
+    assert "no space" in outcome.failure.cause
     restored(live_world)
 
 
@@ -538,7 +538,7 @@ def test_a_unit_that_cannot_be_checked_for_want_of_space_is_not_called_wrong(
     real = HostClient.probe
 
     def probe(client: HostClient, service: str, text: str) -> ProbeReport:
-        return replace(real(client, service, text), verify_lines=(line,))
+        return replace(real(client, service, text), verify=VerifyReport(1, (line,)))
 
     monkeypatch.setattr(HostClient, "probe", probe)
     with pytest.raises(ValidationRefused, match="no room for temporary files") as caught:

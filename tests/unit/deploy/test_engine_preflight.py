@@ -19,7 +19,7 @@ from deployer.records.host import HostState
 from deployer.sglang.flags.versions import flag_table
 from deployer.sglang.server.answers import Asked, find_answer
 from deployer.sglang.server.question_program import MARK
-from tests.unit.deploy.builders import host_state, service_state, trial
+from tests.unit.deploy.builders import host_state, release, service_state
 from tests.unit.sglang.flags.builders import PYTHON, service
 
 ENGINE = EngineFacts(PYTHON, True, "0.5.12.post1", None, fingerprint="print")
@@ -232,7 +232,7 @@ def test_what_a_release_keeps_of_it() -> None:
         "pp_size": 1,
         "api_key": None,
     }
-    found = telling(Asked("accepted", None, (), resolved), trial(), None)
+    found = telling(Asked("accepted", None, (), resolved), release(), None)
     assert found == {"tp_size": 8, "page_size": 64}
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from deployer.config.profile import Profile, load_profile, profile_folders
 from deployer.deploy.apply import apply
-from deployer.deploy.model import Outcome
 from deployer.deploy.reporter import Silent
 from deployer.host.fake import FakeWorld
+from deployer.records.outcome import Outcome
 from tests.unit.deploy.test_apply import LIVE, TP1, TP2, Agreed, bench, engine, live_copy, session
 
 
@@ -56,10 +56,10 @@ def test_the_same_profile_does_not_get_slower_unnoticed(live_world: FakeWorld) -
     outcome = applied(live_world, changed(), 80.0)
     assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
     assert outcome.failure is not None
-    assert outcome.failure["signature"] == "gate-fail"
-    assert "throughput -20.0 % (" in outcome.failure["cause"]
-    assert "against 1 start of tp1" in outcome.failure["cause"]
-    assert "--baseline none" in outcome.failure["remedy"]
+    assert outcome.failure.signature == "gate-fail"
+    assert "throughput -20.0 % (" in outcome.failure.cause
+    assert "against 1 start of tp1" in outcome.failure.cause
+    assert "--baseline none" in str(outcome.failure.remedy)
     assert live_world.service("kimi").running == LIVE
 
 
@@ -96,8 +96,8 @@ def test_what_cannot_be_told_is_refused_and_counts_at_the_next_apply(live_world:
     first = applied(live_world, changed(), 96.0)
     assert (first.outcome, first.exit_code) == ("inconclusive", 7)
     assert first.failure is not None
-    assert "a loss of 10 % cannot be ruled out" in first.failure["cause"]
-    assert "apply again: both starts then count together" in first.failure["remedy"]
+    assert "a loss of 10 % cannot be ruled out" in first.failure.cause
+    assert "apply again: both starts then count together" in str(first.failure.remedy)
     second = applied(live_world, changed(), 99.0)
     assert second.outcome == "live"
     assert second.verdict is not None
@@ -110,7 +110,7 @@ def test_what_cannot_be_told_is_promoted_by_policy(live_world: FakeWorld) -> Non
     assert outcome.outcome == "live"
     assert outcome.verdict is not None
     assert outcome.verdict["result"] == "inconclusive"
-    assert "promoted although it cannot be told" in outcome.verdict["promoted"]
+    assert "promoted although the verdict is inconclusive" in outcome.verdict["promoted"]
 
 
 def left_hanging(made: FakeWorld, profile: Profile, status: int) -> Outcome:
@@ -134,7 +134,7 @@ def test_a_server_that_may_hang_is_never_promoted(live_world: FakeWorld, policy:
     outcome = left_hanging(live_world, changed(inconclusive=policy), 200)
     assert (outcome.outcome, outcome.exit_code) == ("inconclusive", 7)
     assert outcome.failure is not None
-    assert "deployer logs" in outcome.failure["remedy"]
+    assert "deployer logs" in str(outcome.failure.remedy)
     assert live_world.service("kimi").running == LIVE
 
 
@@ -142,7 +142,7 @@ def test_a_server_that_does_not_serve_after_its_benchmark_failed(live_world: Fak
     outcome = left_hanging(live_world, changed(), 503)
     assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
     assert outcome.failure is not None
-    assert "(/health: 503)" in outcome.failure["cause"]
+    assert "(/health: 503)" in outcome.failure.cause
     kept = live_world.service("kimi").releases["0002-tp1"]["manifest"]
     assert (kept["state"], kept["verdict"]["result"]) == ("failed", "fail")
     assert "/health: 503" in kept["verdict"]["summary"]

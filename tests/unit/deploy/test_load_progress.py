@@ -1,22 +1,18 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from deployer.deploy.figures import earlier_start
 from deployer.deploy.load_progress import LoadProgress
+from deployer.records.events import ProcEvent
 
 GIB = 1 << 30
 
 
-def figures(read: float = 0, rss: float = 0, gpu: float = 0) -> dict[str, Any]:
-    return {"read_bytes": int(read * GIB), "rss": int(rss * GIB), "gpu_memory": int(gpu * GIB)}
+def figures(read: float = 0, rss: float = 0, gpu: float = 0) -> ProcEvent:
+    return ProcEvent(read_bytes=int(read * GIB), rss=int(rss * GIB), gpu_memory=int(gpu * GIB))
 
 
-def progress(
-    *loading: dict[str, Any], before: dict[str, Any] | None = None, total: float | None = 100
-) -> LoadProgress:
+def progress(*loading: ProcEvent, before: ProcEvent | None = None, total: float | None = 100) -> LoadProgress:
     made = LoadProgress(int(total * GIB) if total else None)
     if before is not None:
         made.take(before, "launch")
@@ -53,28 +49,3 @@ def test_more_than_everything_is_everything() -> None:
 def test_without_a_size_there_is_no_part() -> None:
     made = progress(figures(read=5), before=figures(), total=None)
     assert (made.read, made.fraction, made.cached) == (5 * GIB, None, False)
-
-
-def manifest(number: int, profile: str, *names: str) -> dict[str, Any]:
-    spans = [{"name": name, "seconds": float(number)} for name in names]
-    return {"release": f"{number:04}-{profile}", "profile": profile, "timeline": spans or None}
-
-
-def test_an_estimate_comes_from_the_last_start_of_the_profile_that_became_ready() -> None:
-    releases = [
-        manifest(1, "tp8", "load", "ready"),
-        manifest(2, "pp8", "load", "ready"),
-        manifest(3, "tp8", "load", "ready"),
-        manifest(4, "tp8", "load"),
-        manifest(5, "tp8"),
-    ]
-    timeline, source = earlier_start(releases, "tp8") or ([], "")
-    assert (timeline[0]["seconds"], source) == (3.0, "0003-tp8")
-
-
-def test_an_estimate_comes_from_another_profile_where_this_one_never_started() -> None:
-    timeline, source = earlier_start(
-        [manifest(1, "tp8", "load", "ready"), manifest(2, "pp8", "load")], "pp8"
-    ) or ([], "")
-    assert (timeline[0]["seconds"], source) == (1.0, "0001-tp8")
-    assert earlier_start([manifest(2, "pp8", "load")], "pp8") is None

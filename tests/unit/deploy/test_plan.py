@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from deployer.deploy.plan import (
-    Change,
     argument_changes,
-    endpoint,
+    argument_endpoint,
     expected_downtime,
     grouped_arguments,
     lost_live,
@@ -23,14 +22,12 @@ from deployer.deploy.plan import (
     unit_diff,
     unit_only_changes,
 )
+from deployer.records.endpoint import Endpoint
+from deployer.records.outcome import Change
 from deployer.report.views import plan_view
-from tests.unit.deploy.builders import manifest, service_state, trial
+from tests.unit.deploy.builders import release, service_state
 
 ARGV = ("/opt/sglang/bin/python", "-m", "sglang.launch_server", "--tp-size", "8", "--trust-remote-code")
-
-
-def identity(argv: Any) -> Any:
-    return list(argv)
 
 
 def test_arguments_are_grouped_by_flag() -> None:
@@ -65,16 +62,16 @@ def test_any_argv_equals_itself(argv: list[str]) -> None:
 
 
 def test_the_first_deployment_interrupts_nothing() -> None:
-    plan = make_plan(service_state(), trial(argv=ARGV), healthy=False, comparable=identity)
+    plan = make_plan(service_state(), release(argv=ARGV), healthy=False)
     assert (plan.action, plan.live, plan.interrupts, plan.downtime) == ("deploy", None, False, None)
     assert "+ --tp-size 8" in [str(change) for change in plan.changes]
 
 
 def test_equal_and_healthy_is_nothing_to_do() -> None:
-    live = trial(argv=ARGV)
+    live = release(argv=ARGV)
     state = service_state(live=live, running=live.release)
-    again = trial(number=2, argv=ARGV)
-    plan = make_plan(state, again, healthy=True, comparable=identity)
+    again = release(number=2, argv=ARGV)
+    plan = make_plan(state, again, healthy=True)
     assert plan.action == "nothing"
     assert not plan.restart
     assert plan.release == live.release
@@ -86,9 +83,9 @@ def test_equal_and_healthy_is_nothing_to_do() -> None:
     ids=["ill", "stopped", "other"],
 )
 def test_equal_but_not_serving_converges(healthy: bool, running: str | None) -> None:
-    live = trial(argv=ARGV)
+    live = release(argv=ARGV)
     state = service_state(live=live, running=running)
-    plan = make_plan(state, trial(number=2, argv=ARGV), healthy=healthy, comparable=identity)
+    plan = make_plan(state, release(number=2, argv=ARGV), healthy=healthy)
     assert plan.action == "converge"
     assert plan.restart
 
@@ -104,21 +101,19 @@ def test_equal_but_not_serving_converges(healthy: bool, running: str | None) -> 
     ],
 )
 def test_what_the_running_server_depends_on_needs_a_restart(field: str, value: Any, kind: str) -> None:
-    live = trial(argv=ARGV)
+    live = release(argv=ARGV)
     state = service_state(live=live, running=live.release)
-    plan = make_plan(
-        state, trial(number=2, **({"argv": ARGV} | {field: value})), healthy=True, comparable=identity
-    )
+    plan = make_plan(state, release(number=2, **({"argv": ARGV} | {field: value})), healthy=True)
     assert plan.action == "deploy"
     assert {change.kind for change in plan.changes} == {kind}
     assert plan.interrupts
 
 
 def test_the_releases_own_name_in_the_environment_is_no_change() -> None:
-    live = trial(argv=ARGV, environment={"DEPLOYER_RELEASE": "0001-tp8"})
+    live = release(argv=ARGV, environment={"DEPLOYER_RELEASE": "0001-tp8"})
     state = service_state(live=live, running=live.release)
-    again = trial(number=2, argv=ARGV, environment={"DEPLOYER_RELEASE": "0002-tp8"})
-    assert make_plan(state, again, healthy=True, comparable=identity).action == "nothing"
+    again = release(number=2, argv=ARGV, environment={"DEPLOYER_RELEASE": "0002-tp8"})
+    assert make_plan(state, again, healthy=True).action == "nothing"
 
 
 def test_a_unit_diff_names_both_sides() -> None:
@@ -141,10 +136,12 @@ def test_what_differs_in_the_unit_besides_is_told_once() -> None:
 
 
 def test_a_plan_shows_each_change_once_and_the_diff_only_where_asked() -> None:
-    live = replace(trial(argv=ARGV), unit="[Service]\nNice=1\nExecStart=:/p --tp-size 8\n")
+    live = replace(release(argv=ARGV), unit="[Service]\nNice=1\nExecStart=:/p --tp-size 8\n")
     state = service_state(live=live, running=live.release)
-    wanted = replace(trial(number=2, argv=(*ARGV, "--x", "1")), unit="[Service]\nNice=2\nExecStart=:/p --x\n")
-    made = make_plan(state, wanted, healthy=True, comparable=identity)
+    wanted = replace(
+        release(number=2, argv=(*ARGV, "--x", "1")), unit="[Service]\nNice=2\nExecStart=:/p --x\n"
+    )
+    made = make_plan(state, wanted, healthy=True)
     for diff in (False, True):
         console = Console(width=120, color_system=None)
         with console.capture() as shown:
@@ -152,14 +149,14 @@ def test_a_plan_shows_each_change_once_and_the_diff_only_where_asked() -> None:
         assert shown.get().count("+ --x 1") == 1
         assert shown.get().count("~ Nice 1 -> 2") == 1
         assert ("-Nice=1\n" in shown.get()) is diff
-    assert "-Nice=1" in made.as_dict()["unit_diff"]
+    assert "-Nice=1" in made.as_json()["unit_diff"]
 
 
 def test_downtime_is_taken_from_the_same_profile_first() -> None:
     history = [
-        manifest(1, "tp8", timeline=[{"name": "load", "seconds": 100.0}], was_live=True),
-        manifest(2, "pp8", timeline=[{"name": "load", "seconds": 200.0}], was_live=True),
-        manifest(3, "tp8", timeline=[{"name": "load", "seconds": 5.0}], was_live=False),
+        release(1, "tp8", timeline=[{"name": "load", "seconds": 100.0}], was_live=True),
+        release(2, "pp8", timeline=[{"name": "load", "seconds": 200.0}], was_live=True),
+        release(3, "tp8", timeline=[{"name": "load", "seconds": 5.0}], was_live=False),
     ]
     assert expected_downtime(history, "tp8", stop_seconds=5.0) == (105.0, "the last start of tp8")
     assert expected_downtime(history, "ep8", stop_seconds=5.0)[0] == 205.0
@@ -169,20 +166,20 @@ def test_downtime_is_taken_from_the_same_profile_first() -> None:
 def chain() -> Any:
     """1 tp8 live once, 2 pp8 failed, 3 pp8-async live over 1, 4 ep8 live over 3."""
     return [
-        manifest(1, "tp8", was_live=True),
-        manifest(2, "pp8", previous="0001-tp8"),
-        manifest(3, "pp8-async", was_live=True, previous="0001-tp8"),
-        manifest(4, "ep8", was_live=True, previous="0003-pp8-async"),
+        release(1, "tp8", was_live=True),
+        release(2, "pp8", previous="0001-tp8"),
+        release(3, "pp8-async", was_live=True, previous="0001-tp8"),
+        release(4, "ep8", was_live=True, previous="0003-pp8-async"),
     ]
 
 
 def test_rollback_follows_what_was_replaced_and_never_goes_to_and_fro() -> None:
     target, _ = rollback_target(service_state(releases=chain(), live_name="0004-ep8"), None)
     assert target is not None
-    assert target["release"] == "0003-pp8-async"
+    assert target.release == "0003-pp8-async"
     target, _ = rollback_target(service_state(releases=chain(), live_name="0003-pp8-async"), None)
     assert target is not None
-    assert target["release"] == "0001-tp8"
+    assert target.release == "0001-tp8"
     target, why = rollback_target(service_state(releases=chain(), live_name="0001-tp8"), None)
     assert target is None
     assert "first release that went live" in why
@@ -205,7 +202,7 @@ def test_only_proven_releases_are_offered(to: int, why: str) -> None:
 def test_rollback_to_a_chosen_release() -> None:
     target, _ = rollback_target(service_state(releases=chain(), live_name="0004-ep8"), 1)
     assert target is not None
-    assert target["release"] == "0001-tp8"
+    assert target.release == "0001-tp8"
 
 
 def test_rollback_without_anything_live() -> None:
@@ -215,35 +212,34 @@ def test_rollback_without_anything_live() -> None:
 
 
 def test_a_broken_chain_of_predecessors_ends() -> None:
-    looped = [manifest(1, "a", previous="0002-b"), manifest(2, "b", previous="0001-a", was_live=True)]
+    looped = [release(1, "a", previous="0002-b"), release(2, "b", previous="0001-a", was_live=True)]
     target, _ = rollback_target(service_state(releases=looped, live_name="0002-b"), None)
     assert target is None
 
 
 def test_between_two_automatic_restarts_something_is_there_to_be_stopped() -> None:
     looping = service_state(
-        live=trial(argv=ARGV), raw={"unit": {"ActiveState": "activating", "SubState": "auto-restart"}}
+        live=release(argv=ARGV), raw={"unit": {"ActiveState": "activating", "SubState": "auto-restart"}}
     )
     assert not looping.at_rest
-    assert make_plan(looping, trial(number=2), healthy=False, comparable=identity).interrupts
+    assert make_plan(looping, release(number=2), healthy=False).interrupts
     assert service_state().at_rest
 
 
 def test_a_unit_file_that_was_deleted_is_noticed() -> None:
-    state = service_state(
-        releases=[manifest(1, "tp8", was_live=True)], running="0001-tp8", raw={"live": None}
-    )
-    assert lost_live(state) == "0001-tp8"
-    assert lost_live(service_state(live=trial(), running="0001-tp8")) is None
+    state = service_state(releases=[release(1, "tp8", was_live=True)], running="0001-tp8", raw={"live": None})
+    lost = lost_live(state)
+    assert lost is not None
+    assert lost.release == "0001-tp8"
+    assert lost_live(service_state(live=release(), running="0001-tp8")) is None
 
 
 def test_a_server_listens_where_its_arguments_say() -> None:
-    assert endpoint(["p", "--host", "127.0.0.5", "--port", "30001"], ("127.0.0.1", 30000)) == (
-        "127.0.0.5",
-        30001,
-    )
-    assert endpoint(["p"], ("127.0.0.1", 30000)) == ("127.0.0.1", 30000)
-    assert endpoint(["p", "--port", "many"], ("127.0.0.1", 30000)) == ("127.0.0.1", 30000)
+    default = Endpoint("kimi", "127.0.0.1", 30000)
+    words = ["p", "--host", "127.0.0.5", "--port", "30001"]
+    assert argument_endpoint(words, default) == Endpoint("kimi", "127.0.0.5", 30001)
+    assert argument_endpoint(["p"], default) == default
+    assert argument_endpoint(["p", "--port", "many"], default) == default
 
 
 def test_a_model_has_the_name_that_its_server_gave_it() -> None:

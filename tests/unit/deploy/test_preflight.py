@@ -14,7 +14,7 @@ from deployer.deploy.advice import advise
 from deployer.deploy.preflight import notes, objections
 from deployer.records.hardware import EngineFacts, GpuProcess, ModelFacts
 from deployer.records.host import HostState
-from tests.unit.deploy.builders import GIB, gpus, host_state, service_state, trial
+from tests.unit.deploy.builders import GIB, gpus, host_state, release, service_state
 
 
 def config(**service: Any) -> tuple[HostConfig, ServiceConfig]:
@@ -25,7 +25,7 @@ def config(**service: Any) -> tuple[HostConfig, ServiceConfig]:
 
 def codes(observed: HostState, **service: Any) -> list[str]:
     host, configured = config(**service)
-    return [item.code for item in objections(observed, host, configured, trial())]
+    return [item.code for item in objections(observed, host, configured, release())]
 
 
 def listener(**changes: Any) -> Any:
@@ -73,14 +73,16 @@ def test_a_fit_host_has_no_objections() -> None:
     ],
 )
 def test_each_objection(observed: HostState, code: str) -> None:
-    found = objections(observed, *config(), trial())
+    found = objections(observed, *config(), release())
     assert code in [item.code for item in found]
     assert all(item.message and item.remedy for item in found)
 
 
 def test_the_services_own_processes_are_no_objection() -> None:
     state = service_state(
-        live=trial(), running="0001-tp8", listeners=listener(pid=7, unit="sglang-kimi.service", comm="python")
+        live=release(),
+        running="0001-tp8",
+        listeners=listener(pid=7, unit="sglang-kimi.service", comm="python"),
     )
     own = tuple(GpuProcess(index, 8, 80 * GIB, "python", "/x", "sglang-kimi.service") for index in range(8))
     assert codes(host_state(state, gpus=gpus(8, used=81 * GIB), gpu_processes=own)) == []
@@ -94,12 +96,12 @@ def test_a_process_on_a_gpu_of_another_service_is_no_objection() -> None:
     other = (GpuProcess(7, 77, 5 * GIB, "python", "/x", "sglang-other.service"),)
     host, service = config(gpus=[0, 1])
     observed = host_state(service_state(), gpu_processes=other)
-    assert objections(observed, host, service, trial(requested={"tp_size": 2})) == []
+    assert objections(observed, host, service, release(requested={"tp_size": 2})) == []
 
 
 def test_a_gpu_that_is_gone_is_named() -> None:
     host, service = config(gpus=[0, 9])
-    found = objections(FIT, host, service, trial(requested={"tp_size": 2}))
+    found = objections(FIT, host, service, release(requested={"tp_size": 2}))
     assert [item.code for item in found] == ["gpu-missing"]
     assert "GPU 9 is not there" in found[0].message
 
@@ -107,8 +109,8 @@ def test_a_gpu_that_is_gone_is_named() -> None:
 def test_a_way_back_is_not_measured_and_needs_nothing_to_measure_with() -> None:
     host, service = config(bench={"place": "host"})
     without = host_state(service_state(), engine=EngineFacts("/p", True, "0.5.9", None))
-    assert [item.code for item in objections(without, host, service, trial())] == ["no-benchmark"]
-    assert objections(without, host, service, trial(), measured=False) == []
+    assert [item.code for item in objections(without, host, service, release())] == ["no-benchmark"]
+    assert objections(without, host, service, release(), measured=False) == []
 
 
 def test_a_gate_that_the_benchmark_does_not_measure_is_refused_before_anything_stops() -> None:
@@ -116,19 +118,19 @@ def test_a_gate_that_the_benchmark_does_not_measure_is_refused_before_anything_s
     service = service.model_copy(update={"bench": BenchConfig(levels=[8])})
     profile = Profile.model_validate({"name": "p", "gate": {"aggregate_tok_s@64": 1.0}})
     findings = advise(profile, service, host, None).findings
-    found = objections(FIT, host, service, trial(), findings)
+    found = objections(FIT, host, service, release(), findings)
     assert [item.code for item in found] == ["gate-not-measured"]
     assert found[0].message == 'gate."aggregate_tok_s@64": level 64 is not among the benchmark\'s levels (8)'
 
 
 def test_a_deleted_live_unit_is_put_back_first() -> None:
-    known = [trial().manifest(created=1.0, operator="a@b") | {"was_live": True}]
+    known = [release(was_live=True)]
     state = service_state(releases=known, running="0001-tp8", raw={"live": None})
     host, service = config()
-    found = objections(host_state(state), host, service, trial(2, "pp8"))
+    found = objections(host_state(state), host, service, release(2, "pp8"))
     assert [item.code for item in found] == ["live-unit-missing"]
     assert "rollback --to 1" in found[0].remedy
-    assert objections(host_state(state), host, service, trial()) == []
+    assert objections(host_state(state), host, service, release()) == []
 
 
 def test_all_objections_are_reported_not_the_first() -> None:
@@ -145,12 +147,12 @@ def test_a_drop_in_is_said_but_does_not_refuse() -> None:
     drop_in = "/etc/systemd/system/sglang-kimi.service.d/10-mine.conf"
     observed = host_state(service_state(shadows=[drop_in]))
     host, service = config()
-    assert objections(observed, host, service, trial()) == []
+    assert objections(observed, host, service, release()) == []
     assert notes(observed, service) == [f"a drop-in changes the unit: {drop_in}"]
 
 
 def test_a_hub_id_is_said_to_mean_a_download() -> None:
     host, service = config(model="moonshotai/Kimi-K2.6")
     observed = host_state(service_state(), model=None)
-    assert objections(observed, host, service, trial()) == []
+    assert objections(observed, host, service, release()) == []
     assert "download" in notes(observed, service)[0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -9,7 +10,10 @@ import pytest
 
 from deployer.deploy.verify import Verification, server_info, verify
 from deployer.errors import AgentError
+from deployer.host.client import HostClient
 from deployer.host.protocol import Json
+from deployer.records.endpoint import Endpoint
+from tests.unit.deploy.builders import release
 
 INFO = {"tp_size": 8, "api_key": "sk-secret-1", "internal_states": [{"max_running_requests": 64}]}
 MODELS = {"object": "list", "data": [{"id": "kimi"}]}
@@ -44,7 +48,7 @@ class Box:
         args = args or {}
         self.asked.append(args)
         if op == "observe":
-            return {"services": {"kimi": {"unit": self.unit, "listeners": self.listeners}}}
+            return {"boot_id": "b", "services": {"kimi": {"unit": self.unit, "listeners": self.listeners}}}
         status, body = self.pages.get(args["path"], (404, "not found"))
         if status == 0:
             raise AgentError("http", "no answer within 30 s", detail={"state": "timeout"})
@@ -58,8 +62,12 @@ class Box:
 
 
 def check(box: Box, **options: Any) -> Verification:
-    arguments: dict[str, Any] = {"bundle_requested": {"tp_size": 8, "max_running_requests": 64}, **options}
-    return verify(box, service="kimi", invocation_id="abc", port=30000, **arguments)
+    requested = options.pop("requested", {"tp_size": 8, "max_running_requests": 64})
+    candidate = release(requested=requested, sglang=options.pop("version", None))
+    allowed = tuple(options.pop("allow_changed", ()))
+    candidate = replace(candidate, requested=replace(candidate.requested, allow_changed=allowed))
+    endpoint = Endpoint("kimi", options.pop("address", "127.0.0.1"), 30000, options.pop("api_key", None))
+    return verify(HostClient(box), candidate, endpoint, "abc", **options)
 
 
 def only(found: Verification) -> str:
@@ -106,8 +114,8 @@ def test_nobody_on_the_address() -> None:
 
 
 def test_changed_arguments_are_problems_and_hidden_ones_are_named() -> None:
-    found = check(Box(), bundle_requested={"tp_size": 4, "pp_size": 2})
-    assert only(found) == "tp_size is 8 in the running server, asked was 4"
+    found = check(Box(), requested={"tp_size": 4, "pp_size": 2})
+    assert only(found) == "tp_size is 8 in the running server; the profile requested 4"
     assert [item.argument for item in found.differences] == ["tp_size"]
     assert found.unverified == ("pp_size",)
 
@@ -117,13 +125,11 @@ def test_a_change_that_the_profile_allows_is_told_and_no_problem() -> None:
     info = {**INFO, "page_size": 64, "cuda_graph_max_bs_decode": 32}
     pages = {"/server_info": (200, json.dumps(info))}
     log = ["[2026-11-29 17:45:53] FlashMLA only supports a page_size of 64, change page_size to 64."]
-    found = check(Box(pages=pages), bundle_requested=asked, log=lambda: log)
+    found = check(Box(pages=pages), requested=asked, log=lambda: log)
     assert len(found.problems) == 2
     assert "change page_size to 64" in found.problems[0]
     assert 'allow_changed = ["page_size", "cuda_graph_max_bs"]' in found.remedy
-    found = check(
-        Box(pages=pages), bundle_requested=asked, allow_changed=["page_size", "cuda_graph_max_bs_decode"]
-    )
+    found = check(Box(pages=pages), requested=asked, allow_changed=["page_size", "cuda_graph_max_bs_decode"])
     assert found.ok
     assert (
         found.sentence()
@@ -134,7 +140,7 @@ def test_a_change_that_the_profile_allows_is_told_and_no_problem() -> None:
 
 
 def test_what_is_not_shown_is_said() -> None:
-    found = check(Box(), bundle_requested={"tp_size": 8, "new_thing": 1})
+    found = check(Box(), requested={"tp_size": 8, "new_thing": 1})
     assert found.ok
     assert "1 not shown" in found.sentence()
     assert any("new_thing" in note for note in found.notes())
@@ -212,6 +218,8 @@ def test_an_advertised_address_that_is_no_url_is_a_problem() -> None:
 @pytest.mark.parametrize("depth", [100, 900, 100_000])
 def test_an_account_without_end_is_none(depth: int) -> None:
     body = '{"a":' * depth + "1" + "}" * depth
-    info, trouble = server_info(Box(pages={"/server_info": (200, body)}), 30000, "127.0.0.1", None)
+    info, trouble = server_info(
+        HostClient(Box(pages={"/server_info": (200, body)})), Endpoint("kimi", "127.0.0.1", 30000)
+    )
     assert info is None
     assert "not a JSON object" in trouble

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from deployer.config.inventory import Deadlines
+from deployer.deploy.estimate import Estimate
 from deployer.deploy.launch_failure import TAIL_LINES, log_tail
 from deployer.deploy.wait import WaitResult, WaitUpdate, wait_ready
 from deployer.errors import ChannelLost
+from deployer.host.client import HostClient
 from deployer.host.protocol import Json
 from deployer.records.answers import Started
+from deployer.records.endpoint import Endpoint
 from tests.unit.deploy.scripted import ScriptedHost, failed, health, log, no_answer, proc, real_launch, unit
 from tests.unit.sglang.log.logs import failure
 
@@ -24,16 +28,17 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(host: ScriptedHost, **options: Any) -> tuple[WaitResult, list[WaitUpdate]]:
     updates: list[WaitUpdate] = []
-    arguments: dict[str, Any] = {"deadline": 2700.0, **options}
+    deadlines = Deadlines(start=options.pop("deadline", 2700.0), stall=options.pop("stall", {}))
+    endpoint = Endpoint("kimi", "127.0.0.1", 30000, options.pop("api_key", None))
     result = wait_ready(
-        host,
-        service="kimi",
-        port=30000,
-        started=STARTED,
+        HostClient(host),
+        endpoint,
+        STARTED,
+        deadlines,
         on_update=updates.append,
         clock=host.clock,
         sleep=host.sleep,
-        **arguments,
+        **options,
     )
     return result, updates
 
@@ -56,9 +61,9 @@ def test_a_real_launch_becomes_ready_after_health_and_one_generation() -> None:
     result, updates = run(host)
     assert result.ready
     assert result.failure is None
-    assert [item["name"] for item in result.timeline][:3] == ["launch", "dist-init", "load"]
-    assert result.timeline[-1]["name"] == "ready"
-    assert sum(item["seconds"] for item in result.timeline) == pytest.approx(result.seconds, abs=0.01)
+    assert [item.name for item in result.timeline][:3] == ["launch", "dist-init", "load"]
+    assert result.timeline[-1].name == "ready"
+    assert sum(item.seconds for item in result.timeline) == pytest.approx(result.seconds, abs=0.01)
     assert 69.0 <= result.seconds < 69.4
     assert host.requests[0]["path"] == "/generate"
     assert json.loads(host.requests[0]["body"])["sampling_params"]["max_new_tokens"] in range(1, 5)
@@ -130,8 +135,8 @@ def test_the_unit_left_active() -> None:
     found = failure_of(result)
     assert (found.proof, found.signature, found.phase) == ("unit", "weights_missing", "load")
     assert host.now <= 4.0
-    assert result.log_tail[-1] == [line for line in lines if line.strip()][-1]
-    assert set(found.as_dict()) >= {"signature", "phase", "cause", "remedy", "log_tail"}
+    assert found.log_tail[-1] == [line for line in lines if line.strip()][-1]
+    assert set(found.as_json()) >= {"signature", "phase", "cause", "remedy", "log_tail"}
 
 
 def test_a_fatal_line_ends_the_wait_within_a_second_and_the_rest_of_the_traceback_is_read() -> None:
@@ -159,7 +164,7 @@ def test_lines_read_after_the_proof_do_not_change_the_time() -> None:
     )
     result, _ = run(host)
     assert result.state.phase == "load"
-    assert sum(item["seconds"] for item in result.timeline) < 5.0
+    assert sum(item.seconds for item in result.timeline) < 5.0
 
 
 def test_systemds_own_names_are_understood() -> None:
@@ -291,7 +296,7 @@ def test_updates_tell_figures_estimate_and_new_lines_once() -> None:
     host = ScriptedHost(
         [unit(0.0), log(4.0, begin), proc(5.0, read_bytes=1 << 30, gpu_memory=7), health(9.0, "200")],
     )
-    estimate = [{"name": "load", "seconds": 60.0}, {"name": "capture", "seconds": 30.0}]
+    estimate = Estimate({"load": 60.0, "capture": 30.0}, "0001-tp8")
     _, updates = run(host, estimate=estimate, model_bytes=4 << 30)
     loading = next(update for update in updates if update.bytes_read)
     assert (loading.phase, loading.bytes_read, loading.bytes_total, loading.gpu_memory) == (
@@ -309,7 +314,7 @@ def test_secrets_are_nowhere() -> None:
     host = ScriptedHost([unit(0.0), log(1.0, text), failed(2.0, "fatal-line", text=text)])
     result, updates = run(host, api_key="sk-very-secret")
     assert "sk-very-secret" not in repr(result) + repr(updates)
-    assert "'x': 1" in result.log_tail[0]
+    assert "'x': 1" in failure_of(result).log_tail[0]
 
 
 def test_the_usage_does_not_push_the_error_out_of_the_tail() -> None:

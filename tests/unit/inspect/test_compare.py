@@ -11,7 +11,7 @@ import pytest
 from deployer.bench import document
 from deployer.bench.load import run
 from deployer.errors import ConfigError, DeployerError, Refused, UsageError
-from deployer.inspect.compare import Shelf, compare_words, different_arguments, subjects
+from deployer.inspect.compare import BenchStore, compare_words, different_arguments, subjects
 from deployer.report.comparison_view import all_doubts
 
 Json = dict[str, Any]
@@ -54,8 +54,10 @@ FILES = {(item["release"], "bench.json"): bench(100.0 + item["number"]) for item
 FILES["0004-tp8", "bench-1.json"] = bench(200.0)
 
 
-def shelf() -> Shelf:
-    return Shelf(MANIFESTS, lambda release, name: json.dumps(FILES.get((release, name))), {"host": "gpu1"})
+def shelf() -> BenchStore:
+    return BenchStore(
+        MANIFESTS, lambda release, name: json.dumps(FILES.get((release, name))), {"host": "gpu1"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_a_file_needs_no_host(tmp_path: Path) -> None:
     plain.write_text(json.dumps(bench(50.0)))
     wrapped.write_text(json.dumps({"bench": bench(60.0), "about": {"profile": "tp8", "releases": 3, "x": 1}}))
 
-    def nobody() -> Shelf:
+    def nobody() -> BenchStore:
         raise AssertionError("the host was asked")
 
     found = subjects([str(plain), str(wrapped)], nobody)
@@ -135,7 +137,7 @@ def test_arguments_that_differ() -> None:
 def test_a_damaged_benchmark_is_left_out_of_the_noise() -> None:
     texts = {name: json.dumps(found) for name, found in FILES.items()}
     texts["0004-tp8", "bench.json"] = "{"
-    damaged = Shelf(MANIFESTS, lambda release, name: texts.get((release, name)))
+    damaged = BenchStore(MANIFESTS, lambda release, name: texts.get((release, name)))
     assert damaged.noise().starts == 3
     assert shelf().noise().starts == 4
 
@@ -200,7 +202,7 @@ def test_a_document_of_a_newer_deployer_is_not_guessed_at(
 
 def test_a_release_that_never_was_live_is_called_that() -> None:
     gone = {**MANIFESTS[2], "was_live": False, "state": "failed", "failure": {"signature": "gate-fail"}}
-    made = Shelf([MANIFESTS[0], gone], shelf().read)
+    made = BenchStore([MANIFESTS[0], gone], shelf().read)
     said = all_doubts(compare_words(["1", "3"], lambda: made))
     assert said[0] == "0003-pp8 never was live: failed (gate-fail)"
     assert not any("0001-tp8 never" in text for text in said)

@@ -11,7 +11,7 @@ import pytest
 from deployer.deploy.reporter import Silent
 from deployer.errors import AgentError, GateInconclusive, Interrupted, LeaseHeld, NothingServing, Refused
 from deployer.host.fake import FakeWorld
-from deployer.inspect.compare import Shelf
+from deployer.inspect.compare import BenchStore
 from deployer.inspect.measure import Measured, measure
 from deployer.inspect.status import history_document
 from deployer.report.views import history_view
@@ -34,7 +34,7 @@ def measured(made: FakeWorld, rate: float = 90.0, **wishes: Any) -> Measured:
     document = bench(rate)
     made.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
     with session(made) as opened:
-        return measure(opened, wishes, Silent(), Shelf.of(opened))
+        return measure(opened, wishes, Silent(), BenchStore.of(opened))
 
 
 def test_it_is_kept_beside_its_release_and_nothing_else_is_changed(live_world: FakeWorld) -> None:
@@ -55,7 +55,7 @@ def test_it_is_kept_beside_its_release_and_nothing_else_is_changed(live_world: F
 def test_compare_and_history_know_it(live_world: FakeWorld) -> None:
     measured(live_world)
     with session(live_world) as opened:
-        subject = Shelf.of(opened).subject("1@1")
+        subject = BenchStore.of(opened).subject("1@1")
         document = history_document("kimi", opened.state())
     assert (subject.name, subject.starts) == (f"{LIVE}@1", (LIVE,))
     assert document["releases"][0]["benches"][0]["number"] == 1
@@ -75,7 +75,7 @@ def test_it_asks_for_what_the_release_was_measured_with_and_for_what_is_wished(l
     with session(live_world) as opened:
         renamed = opened.service.model_copy(update={"served_model_name": "renamed", "port": 31999})
         opened.service, started_with = renamed, opened.service
-        measure(opened, {"output_tokens": 32, "repeats": 3}, Silent(), Shelf.of(opened))
+        measure(opened, {"output_tokens": 32, "repeats": 3}, Silent(), BenchStore.of(opened))
     assert asked[0]["base_url"].endswith(f":{started_with.port}")
     assert asked[0]["model"] == (started_with.served_model_name or started_with.model)
     assert (asked[0]["levels"], asked[0]["output_tokens"], asked[0]["repeats"]) == ([2], 32, 3)
@@ -99,7 +99,7 @@ def test_others_are_told_what_it_is_for(live_world: FakeWorld) -> None:
 
     live_world.run = ran
     with session(live_world, "bench") as opened:
-        measure(opened, {}, Silent(), Shelf.of(opened))
+        measure(opened, {}, Silent(), BenchStore.of(opened))
     assert (seen[0]["state"], seen[0]["reason"]) == ("held", "bench")
 
 
@@ -114,12 +114,12 @@ def test_a_change_that_was_left_under_way_comes_first(live_world: FakeWorld) -> 
 def test_another_profile_is_not_measured_under_a_wrong_name(live_world: FakeWorld) -> None:
     live_world.run = lambda args: pytest.fail("nothing is to be measured")
     with session(live_world) as opened, pytest.raises(Refused, match=r"tp1 runs .*, not pp8") as found:
-        measure(opened, {}, Silent(), Shelf.of(opened), profile="pp8")
+        measure(opened, {}, Silent(), BenchStore.of(opened), profile="pp8")
     assert found.value.exit_code == 3
     document = bench()
     live_world.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
     with session(live_world) as opened:
-        assert measure(opened, {}, Silent(), Shelf.of(opened), profile="tp1").name == f"{LIVE}@1"
+        assert measure(opened, {}, Silent(), BenchStore.of(opened), profile="tp1").name == f"{LIVE}@1"
 
 
 def test_figures_that_the_host_does_not_take_are_not_lost(
@@ -151,7 +151,7 @@ def after_it(made: FakeWorld, what: Callable[[], None], **level: Any) -> Measure
 
     made.run = ran
     with session(made) as opened:
-        return measure(opened, {}, Silent(), Shelf.of(opened))
+        return measure(opened, {}, Silent(), BenchStore.of(opened))
 
 
 def test_a_server_that_hangs_since_its_benchmark_is_told_with_the_figures(live_world: FakeWorld) -> None:
@@ -211,5 +211,5 @@ def test_nothing_was_measured(live_world: FakeWorld) -> None:
     }
     live_world.run = lambda args: ([json.dumps({"event": "result", "bench": empty})], 0)
     with session(live_world) as opened, pytest.raises(GateInconclusive, match="none of the 2 requests"):
-        measure(opened, {}, Silent(), Shelf.of(opened))
+        measure(opened, {}, Silent(), BenchStore.of(opened))
     assert "benches" not in live_world.service("kimi").releases[LIVE]["manifest"]

@@ -12,9 +12,9 @@ from deployer.inspect.status import drift, history_document, status_document
 from deployer.records.host import HostState, Lease, ServiceState
 from deployer.report.effect_view import release_view
 from deployer.report.views import history_view, status_view
-from tests.unit.deploy.builders import host_state, manifest, service_state, trial
+from tests.unit.deploy.builders import host_state, release, service_state
 
-LIVE = trial()
+LIVE = release()
 OK = Health(True, "200", 1.02)
 
 
@@ -126,9 +126,9 @@ def test_only_a_valid_lease_is_shown(valid: bool) -> None:
 
 def test_history_has_the_newest_first_and_one_live() -> None:
     releases = [
-        manifest(1, "tp8", state="live", was_live=True),
-        manifest(2, "pp8", state="failed", failure={"cause": "out of memory"}),
-        manifest(3, "pp8-async", state="live", was_live=True),
+        release(1, "tp8", state="live", was_live=True),
+        release(2, "pp8", state="failed", failure={"cause": "out of memory"}),
+        release(3, "pp8-async", state="live", was_live=True),
     ]
     shown = history_document("kimi", service_state(releases=releases, live_name="0003-pp8-async"))
     assert [item["number"] for item in shown["releases"]] == [3, 2, 1]
@@ -165,7 +165,7 @@ IN_EFFECT = {
 
 
 def test_what_is_in_effect_is_shown_on_request() -> None:
-    live = manifest(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
+    live = release(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
     told = document(host_state(service_state(releases=[live], live_name="0001-pp8-async")))
     assert told["hosts"][0]["live"]["in_effect"]["equal"] == 12
     assert "micro-batches" not in render(status_view(told))
@@ -179,7 +179,7 @@ def test_what_is_in_effect_is_shown_on_request() -> None:
 
 
 def test_one_release_argument_by_argument() -> None:
-    live = manifest(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
+    live = release(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
     entry = history_document("kimi", service_state(releases=[live], live_name="0001-pp8-async"))["releases"][
         0
     ]

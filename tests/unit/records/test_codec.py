@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.records.codec import BadRecord, Record, named, unwritten
+from deployer.records.codec import BadRecord, Record, named, sparse, unwritten
 
 
 class Colour(StrEnum):
@@ -39,6 +39,7 @@ class Whole(Record):
     either: int | str = 0
     flag: bool = False
     loose: Any = None
+    rare: tuple[str, ...] = sparse(default=())
     memory: str = unwritten(default="")
 
 
@@ -139,3 +140,8 @@ def test_no_document_raises_anything_else(document: Any) -> None:
     for record in (Whole, Lenient):
         with contextlib.suppress(BadRecord):
             record.from_json(document).as_json()
+
+
+def test_what_is_sparse_is_written_only_if_there_is_something() -> None:
+    assert "rare" not in Whole(1).as_json()
+    assert Whole(1, rare=("x",)).as_json()["rare"] == ["x"]

@@ -10,10 +10,11 @@ from deployer.deploy.session import Health
 from deployer.inspect.doctor.evidence import Evidence, LogLine
 from deployer.records.hardware import GpuProcess
 from deployer.records.host import HostState, Lease, ServiceState
+from deployer.records.release import Release
 from deployer.records.samples import Sampled
 from deployer.sglang.server.effect import Computed
 from deployer.sglang.server.info import ArgumentCheck
-from tests.unit.deploy.builders import host_state, manifest, service_state
+from tests.unit.deploy.builders import host_state, release, service_state
 
 NOW = 10_000.0
 GIB = 1024**3
@@ -41,13 +42,13 @@ COMPUTED = Computed(
 )
 
 
-def releases() -> list[dict[str, Any]]:
+def releases() -> list[Release]:
     """The running release and its twin with a larger cap, both measured, and one of another kind."""
     bench = {"single_stream_tok_s": 34.0, "levels": {"8": 112.0, "32": 248.0}}
     wider = {**REQUESTED, "pp_max_micro_batch_size": 64, "cuda_graph_max_bs": 64}
     return [
-        manifest(1, "tp8", bench_summary=bench),
-        manifest(
+        release(1, "tp8", bench_summary=bench),
+        release(
             2,
             "pp8-async",
             resolved={"requested": REQUESTED},
@@ -55,7 +56,7 @@ def releases() -> list[dict[str, Any]]:
             state="live",
             was_live=True,
         ),
-        manifest(
+        release(
             3,
             "pp8-async-mb64",
             resolved={"requested": wider},

@@ -19,7 +19,7 @@ from deployer.records.hardware import Gpu, GpuProcess
 from deployer.records.host import HostState
 from deployer.sglang.flags.devices import MOST, last_place, rank_places, taken
 from deployer.sglang.rules import Finding
-from tests.unit.deploy.builders import GIB, host_state, service_state, trial
+from tests.unit.deploy.builders import GIB, host_state, release, service_state
 from tests.unit.deploy.test_preflight import config
 from tests.unit.sglang.rules.builders import extra, facts, gpus, tp
 
@@ -134,7 +134,7 @@ def test_a_sister_on_the_other_gpus_is_no_objection() -> None:
     host, service = config()
     for base, held in ((0, 4), (4, 0)):
         requested = {"tp_size": 4, "base_gpu_id": base}
-        found = objections(observed, host, service, trial(requested=requested))
+        found = objections(observed, host, service, release(requested=requested))
         assert [item.code for item in found].count("gpu-held") == held
 
 

@@ -1,0 +1,133 @@
+"""What a change to a host is made of and comes to: steps, plan, objections, outcome. Their JSON is in docs/cli.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from deployer.records.codec import Json, Record, named, unwritten
+from deployer.records.failure import Failure, PhaseTime
+
+
+class Step(StrEnum):
+    """The steps of an apply, in order. What follows `TRANSITION` is undone by `RESTORE` if it fails."""
+
+    CONNECT = "connect"
+    LEASE = "lease"
+    OBSERVE = "observe"
+    PLAN = "plan"
+    PREFLIGHT = "preflight"
+    STAGE = "stage"
+    VALIDATE = "validate"
+    CONSENT = "consent"
+    TRANSITION = "transition"
+    STOP = "stop"
+    SWITCH = "switch"
+    WAIT = "wait"
+    VERIFY = "verify"
+    BENCH = "bench"
+    PROMOTE = "promote"
+    FINISH = "finish"
+    RESTORE = "restore"
+    DONE = "done"
+
+
+STEP_TITLES: dict[Step, str] = {
+    Step.CONNECT: "Connect",
+    Step.LEASE: "Take the lease",
+    Step.OBSERVE: "Observe the host",
+    Step.PLAN: "Plan",
+    Step.PREFLIGHT: "Preflight",
+    Step.STAGE: "Stage the release",
+    Step.VALIDATE: "Validate the unit",
+    Step.CONSENT: "Consent",
+    Step.TRANSITION: "Record the transition",
+    Step.STOP: "Stop the old server",
+    Step.SWITCH: "Start the candidate",
+    Step.WAIT: "Wait through the launch",
+    Step.VERIFY: "Verify what runs",
+    Step.BENCH: "Smoke benchmark",
+    Step.PROMOTE: "Promote",
+    Step.FINISH: "Finish",
+    Step.RESTORE: "Converge to live",
+}
+
+#: Steps in which a transition on the host can be resumed.
+RESUMABLE = (Step.STOP, Step.SWITCH, Step.WAIT, Step.VERIFY, Step.BENCH, Step.PROMOTE, Step.FINISH)
+
+
+@dataclass(frozen=True, slots=True)
+class Objection(Record):
+    """One reason why a host is not fit for a profile, and what to do about it."""
+
+    code: str
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Record):
+    """One thing that differs. ``before`` or ``after`` is None if it appears or goes."""
+
+    kind: str
+    name: str
+    before: str | None
+    after: str | None
+    restart: bool = True
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"+ {self.name} {self.after}".rstrip()
+        if self.after is None:
+            return f"- {self.name} {self.before}".rstrip()
+        return f"~ {self.name} {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Record):
+    """What ``apply`` will do.
+
+    ``action``: ``nothing`` (live, healthy and equal), ``converge`` (equal, but not running as it should) or ``deploy``.
+    ``unit_only`` are keys of the unit that differ besides and need no restart; ``unit_diff`` is all of the unit's
+    difference as text. ``downtime`` is in seconds, from this service's earlier starts; None if there were none.
+    """
+
+    service: str
+    profile: str
+    action: str
+    live: str | None
+    release: str
+    changes: tuple[Change, ...] = ()
+    unit_only: tuple[Change, ...] = unwritten(default=())
+    unit_diff: str = ""
+    interrupts: bool = named("interrupts_live", default=False)
+    downtime: float | None = named("expected_downtime_s", default=None)
+    downtime_basis: str = ""
+
+    @property
+    def restart(self) -> bool:
+        """Whether the engine is started anew."""
+        return self.action != "nothing"
+
+    def as_json(self) -> Json:
+        """Return the plan as JSON, with ``restart``."""
+        return Record.as_json(self) | {"restart": self.restart}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Record):
+    """What an ``apply``, ``rollback``, ``resume`` or ``converge`` came to."""
+
+    outcome: str
+    service: str
+    profile: str | None = None
+    release: str | None = None
+    previous: str | None = None
+    phases: tuple[PhaseTime, ...] = ()
+    bench: Json | None = None
+    verdict: Json | None = None
+    in_effect: Json | None = None
+    failure: Failure | None = None
+    exit_code: int = 0
+    message: str = ""
+    notes: tuple[str, ...] = ()
