@@ -14,12 +14,24 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 Json = dict[str, Any]
 Decoder = Callable[[Any, str], Any]
-Plan = tuple[tuple[str, str, Decoder, bool, Json, bool], ...]
-_PLANS: dict[type, Plan] = {}
+
+
+class _Key(NamedTuple):
+    """A field in JSON. ``absent`` is what a missing value stands for, ``written`` whether an empty one is written."""
+
+    name: str
+    key: str
+    decode: Decoder
+    required: bool
+    absent: Json
+    written: bool
+
+
+_KEYS_OF: dict[type, tuple[_Key, ...]] = {}
 
 
 class BadRecord(ValueError):
@@ -59,31 +71,31 @@ class Record:
             raise BadRecord(f"{place or cls.__name__}: expected an object, got {_shown(data)}")
         values: dict[str, Any] = {}
         extra = dict(data)
-        for name, key, decode, required, absent, _ in _plan(cls):
-            where = f"{place}.{key}" if place else key
-            value = data.get(key)
+        for item in _keys(cls):
+            where = f"{place}.{item.key}" if place else item.key
+            value = data.get(item.key)
             if value is None:
-                if required:
+                if item.required:
                     raise BadRecord(f"{where}: missing")
-                values |= absent
-                extra.pop(key, None)
+                values |= item.absent
+                extra.pop(item.key, None)
                 continue
             try:
-                values[name] = decode(value, where)
+                values[item.name] = item.decode(value, where)
             except BadRecord:
-                if not cls.tolerant or required:
+                if not cls.tolerant or item.required:
                     raise
-                values |= absent
+                values |= item.absent
                 continue
-            del extra[key]
+            del extra[item.key]
         return cls(**values, extra=extra)
 
     def as_json(self) -> Json:
         """Return the JSON object that `from_json` reads, unknown keys included."""
         known = {
-            key: encode(value)
-            for name, key, _, _, _, written in _plan(type(self))
-            if (value := getattr(self, name)) or written
+            item.key: encode(value)
+            for item in _keys(type(self))
+            if (value := getattr(self, item.name)) or item.written
         }
         return {**known, **self.extra}
 
@@ -101,22 +113,22 @@ def encode(value: Any) -> Any:
     return value
 
 
-def _plan(cls: type[Record]) -> Plan:
-    """The fields: name, JSON key, decoder, whether it is required, what it is if absent, whether it is written if empty."""
-    if cls not in _PLANS:
+def _keys(cls: type[Record]) -> tuple[_Key, ...]:
+    """Return how the fields of a record are read and written."""
+    if cls not in _KEYS_OF:
         hints = typing.get_type_hints(cls)
-        _PLANS[cls] = tuple(
-            (
+        _KEYS_OF[cls] = tuple(
+            _Key(
                 item.name,
-                key,
+                item.metadata.get("key", item.name),
                 _decoder(hints[item.name]),
                 *_absence(item, hints[item.name]),
-                not item.metadata.get("sparse"),
+                written=not item.metadata.get("sparse"),
             )
             for item in fields(cls)
-            if item.name != "extra" and (key := item.metadata.get("key", item.name)) is not None
+            if item.name != "extra" and item.metadata.get("key", item.name) is not None
         )
-    return _PLANS[cls]
+    return _KEYS_OF[cls]
 
 
 def _absence(item: Field[Any], hint: Any) -> tuple[bool, Json]:
