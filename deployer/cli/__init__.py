@@ -1,0 +1,1 @@
+"""The `deployer` command: parse, call, show. Start with `main`; nothing is decided here."""

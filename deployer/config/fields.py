@@ -1,4 +1,4 @@
-"""Types of single values in configuration files, each with the rule it keeps."""
+"""Types of values in configuration files, each with the rule it keeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from deployer.config.problems import KeyProblems
+from deployer.config.problems import KeyProblems, Model
 from deployer.config.secrets import TextOrSecret
 from deployer.config.wording import shown, unknown
 
@@ -158,3 +158,23 @@ Url = Annotated[Text, AfterValidator(_url)]
 Account = Annotated[str, AfterValidator(_account)]
 StallSeconds = Annotated[dict[str, float], AfterValidator(_stall)]
 Seconds = Annotated[float, Field(gt=0, le=604_800)]
+
+
+#: A count of requests.
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class Limits(Model):
+    """How much is served at a time."""
+
+    max_running_requests: Count | None = Field(None, description="requests that run at a time")
+    max_total_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
+        None, description="tokens in the KV pool"
+    )
+    context_length: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
+        None, description="longest context, in tokens"
+    )
+
+    def over(self, base: Limits) -> Limits:
+        """Return these limits, completed by those of ``base``."""
+        return base.model_copy(update=self.model_dump(exclude_none=True))

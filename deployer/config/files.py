@@ -1,7 +1,8 @@
-"""Reading the operator's files: only regular ones, and never more than fits."""
+"""The operator's files: reading only regular ones and never more than fits, replacing them in one step."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -66,3 +67,23 @@ def template_folders(site: Path | None = None) -> list[Path]:
 def searched(site: Path | None, setting: str, ours: Path) -> list[Path]:
     """The site's folder, where the setting names one, and the shipped one. ConfigError when the first is none."""
     return [ours] if site is None else [existing_folder(site, setting), ours]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file with ``text`` in one step, keeping its owner and mode. Raise OSError if that fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            old = path.stat()
+            with contextlib.suppress(PermissionError):  # not ours to give away
+                os.chown(temporary, old.st_uid, old.st_gid)
+            temporary.chmod(old.st_mode & 0o7777)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

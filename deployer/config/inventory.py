@@ -23,12 +23,12 @@ from deployer.config.fields import (
     HostKey,
     HostName,
     HostPath,
+    Limits,
     Seconds,
     StallSeconds,
     Text,
     Url,
 )
-from deployer.config.limits import Limits
 from deployer.config.problems import Model, Problem, complain, load_toml, merge_tables, problems_of
 from deployer.config.secrets import LocalPath, Secret
 from deployer.config.wording import KeyPath, nearest, printable, shown, unknown

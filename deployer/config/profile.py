@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError
 
 from deployer.config.bench import BenchConfig, Gate, PartialBench, PartialRelativeGate, RelativeGate
-from deployer.config.fields import NAME, NAME_RULE, Text, check_environment
+from deployer.config.fields import NAME, NAME_RULE, Count, Limits, Text, check_environment
 from deployer.config.files import searched
 from deployer.config.inventory import ServiceConfig
-from deployer.config.limits import Count, Limits
 from deployer.config.problems import Model, Problem, complain, load_toml, merge_tables, problems_of
 from deployer.config.wording import printable, shown, unknown
 from deployer.errors import ConfigError

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deployer.config.files import write_whole
 from deployer.config.inventory import ServiceConfig
-from deployer.deploy.files import write_whole
 from deployer.errors import AgentError
 from deployer.host.client import HostClient
 from deployer.records.host import HostState

@@ -33,7 +33,8 @@ def interrupted_outcome(session: Session, profile: str | None, reopen: Callable[
         try:
             with reopen() as second:
                 state = second.state()
-            message += f"; live is {state.live_name or 'nothing'}, the unit is {state.unit.active}. `deployer converge` completes it"
+            message += f"; live is {state.live_name or 'nothing'}, the unit is {state.unit.active}. "
+            message += "`deployer converge` completes it"
         except (DeployerError, KeyboardInterrupt):
             message += "; `deployer status` shows its state, `deployer converge` completes it"
     return Outcome(

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployer.config.files import write_whole
 from deployer.config.inventory import ServiceConfig
 from deployer.config.secrets import Secret
 from deployer.deploy.engine_preflight import Unanswered, run_program
-from deployer.deploy.files import write_whole
 from deployer.errors import ConfigError, HostError
 from deployer.host.client import HostClient
 from deployer.sglang.flags.versions import (

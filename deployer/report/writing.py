@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from deployer.deploy.files import write_whole
+from deployer.config.files import write_whole
 from deployer.errors import UsageError
 
 #: The name that stands for the standard output.

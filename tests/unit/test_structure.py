@@ -1,75 +1,153 @@
-"""The structure as docs/architecture.md has it: imports run downwards, modules stay a page or a few."""
+"""The structure as docs/architecture.md has it: rooms, their order, the size of modules, tests that mirror them."""
 
 from __future__ import annotations
 
-import re
+import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.paths import DOCS, ROOT
 
-PACKAGE = ROOT / "deployer"
-
-#: Each part may import from those named (and from the modules in COMMON).
-ALLOWED = {
-    "cli": {"report", "inspect", "deploy", "host", "sglang", "units", "config", "records"},
-    "report": {"inspect", "deploy", "host", "sglang", "bench", "records"},
-    "inspect": {"deploy", "host", "bench", "units", "sglang", "config", "records"},
-    "deploy": {"host", "bench", "units", "sglang", "config", "records"},
-    "bench": {"host", "sglang", "records"},
-    "host": {"config", "records"},
-    "units": {"sglang", "config"},
-    "sglang": {"config"},
-    "config": set(),
-    "records": set(),
+PACKAGES = ("deployer", "deployer_rehearsal")
+#: The rooms from the top down: each may import from those below it, never from one above or beside it in a circle.
+ROOMS = (
+    "cli",
+    "report",
+    "inspect",
+    "deploy",
+    "bench",
+    "units",
+    "host",
+    "sglang",
+    "config",
+    "records",
+)
+#: Modules of the package itself that any room may use.
+SHARED = {"deployer", "deployer.errors", "deployer.resources", "deployer.metrics", "deployer.text"}
+#: Modules that may be short, and why.
+SHORT = {
+    "deployer.resources": "where the shipped files are: a wheel and a checkout differ",
+    "deployer.text": "the one rule for a count and its noun",
+    "deployer.__main__": "`python -m deployer`",
 }
-COMMON = {"errors", "resources", "metrics"}
-#: One table of data classes, longer than a module should be and still one thing.
-LONG: dict[str, int] = {}
+LONGEST, SHORTEST = 400, 30
 
 
-def imports(path: Path) -> set[str]:
-    """The parts of deployer that a module imports."""
-    return set(re.findall(r"^\s*(?:from|import) deployer\.(\w+)", path.read_text(), re.MULTILINE))
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the product by its dotted name. The stand-in `sglang` package imports itself by that name."""
+    found = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
 
 
-@pytest.mark.parametrize("part", sorted(ALLOWED))
-def test_imports_run_downwards(part: str) -> None:
-    for path in (PACKAGE / part).rglob("*.py"):
-        upward = imports(path) - ALLOWED[part] - COMMON - {part}
-        assert not upward, f"{path.relative_to(PACKAGE)} imports {', '.join(sorted(upward))}"
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The product's modules that a module imports anywhere, under `if TYPE_CHECKING` and in functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {
+                name if (name := f"{node.module}.{alias.name}") in modules() else node.module
+                for alias in node.names
+            }
+    return frozenset(name for name in found if name in modules())
 
 
-def test_the_load_client_travels_with_nothing_but_metrics() -> None:
-    for path in (PACKAGE / "bench" / "load").glob("*.py"):
-        names = re.findall(
-            r"^\s*(?:from|import) (deployer[.\w]*(?: import metrics)?)", path.read_text(), re.M
+def room(module: str) -> str:
+    """The room of a module: the second part of its name."""
+    return [*module.split("."), ""][1]
+
+
+def within(package: str) -> list[str]:
+    return [name for name in modules() if name == package or name.startswith(f"{package}.")]
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_imports_run_downwards(name: str) -> None:
+    below = {*ROOMS[ROOMS.index(name) :]}
+    for module in within(f"deployer.{name}"):
+        upward = {item for item in imports(module) if room(item) not in below} - SHARED
+        assert not upward, f"{module} imports {', '.join(sorted(upward))}"
+
+
+def test_every_room_has_its_place() -> None:
+    folders = {path.parent.name for path in (ROOT / "deployer").glob("*/__init__.py")}
+    assert folders == set(ROOMS)
+
+
+def test_what_every_room_uses_uses_no_room() -> None:
+    for module in SHARED:
+        assert {room(item) for item in imports(module)} <= {"records", "errors", "resources", ""}, module
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    finished: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join((*way[way.index(module) :], module))
+        if module not in finished:
+            for item in sorted(imports(module)):
+                visit(item, (*way, module))
+            finished.add(module)
+
+    for module in modules():
+        if "host.fake" not in module:  # on its way to tests/fakes
+            visit(module, ())
+
+
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [
+        ("deployer.sglang.log", set[str]()),
+        ("deployer.bench.load", {"deployer.metrics"}),
+        ("deployer.host.agent", {"deployer.metrics"}),
+        ("deployer.records", set[str]()),
+    ],
+)
+def test_what_travels_or_stands_alone_imports_nothing_of_the_rest(package: str, others: set[str]) -> None:
+    for module in within(package):
+        foreign = {item for item in imports(module) if not item.startswith(package)} - others - {"deployer"}
+        assert not foreign, f"{module} imports {', '.join(sorted(foreign))}"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_module_is_a_page_or_a_few(module: str) -> None:
+    path = modules()[module]
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST, f"{module} has {lines} lines: it wants two names"
+    if path.name not in ("__init__.py", "__main__.py") and not module.startswith("deployer_rehearsal.engine"):
+        assert lines >= SHORTEST or module in SHORT, (
+            f"{module} has {lines} lines: it belongs to another module"
         )
-        own = [name for name in names if name.startswith("deployer.bench.load")]
-        assert set(names) - set(own) <= {"deployer.metrics", "deployer import metrics"}, path.name
 
 
-def test_the_reading_of_logs_stands_alone() -> None:
-    """`sglang/log` is pure knowledge of text: it imports nothing of deployer but itself."""
-    for path in (PACKAGE / "sglang" / "log").glob("*.py"):
-        modules = re.findall(r"^\s*(?:from|import) (deployer[\w.]*)", path.read_text(), re.MULTILINE)
-        assert all(module.startswith("deployer.sglang.log") for module in modules), path.name
+@pytest.mark.parametrize(
+    "package", sorted(name for name in modules() if modules()[name].name == "__init__.py")
+)
+def test_every_package_says_what_it_is(package: str) -> None:
+    if not package.startswith("deployer_rehearsal.engine.sglang"):  # it stands in for somebody else's package
+        assert ast.get_docstring(ast.parse(modules()[package].read_text(encoding="utf-8"))), package
 
 
-def test_modules_stay_a_page_or_a_few() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        name = str(path.relative_to(PACKAGE))
-        assert len(path.read_text().splitlines()) <= LONG.get(name, 405), name
+def test_unit_tests_mirror_the_packages() -> None:
+    unit = ROOT / "tests" / "unit"
+    places = {".": ROOT / "deployer", "rehearsal": ROOT / "deployer_rehearsal", "tools": ROOT / "tools"}
+    places["benchmarks"] = ROOT / "benchmarks"
+    for folder in {path.parent for path in unit.rglob("test_*.py")}:
+        name = str(folder.relative_to(unit))
+        first, _, rest = name.partition("/")
+        subject = places[first] / rest if first in places else places["."] / name
+        assert subject.is_dir(), f"tests/unit/{name} tests no package"
 
 
 def test_the_machine_is_a_practice_host_and_the_activity_a_rehearsal() -> None:
-    rehearsal = ROOT / "deployer_rehearsal"
-    for path in [
-        *PACKAGE.rglob("*.py"),
-        *rehearsal.rglob("*.py"),
-        *DOCS.glob("*.md"),
-        ROOT / "README.md",
-        ROOT / "Makefile",
-    ]:
+    for path in [*modules().values(), *DOCS.glob("*.md"), ROOT / "README.md", ROOT / "Makefile"]:
         assert "rehearsal host" not in " ".join(path.read_text().lower().split()), path
