@@ -20,7 +20,10 @@ Decoded = TypeVar("Decoded")
 def translated(error: AgentError, host: str) -> DeployerError:
     """Return the host's refusal as the error that says what it means to the operator; others stay as they are."""
     if error.code == "lease-held":
-        lease = Lease.from_json({"generation": 0, **error.detail.get("lease", {})})
+        try:
+            lease = Lease.from_json({"generation": 0, **(error.detail.get("lease") or {})})
+        except BadRecord:
+            lease = Lease(0)
         service = f" for {lease.service}" if lease.service else ""
         left = f"another {lease.expires_in:.0f} s at least"
         return LeaseHeld(
@@ -71,12 +74,13 @@ class Events(Generic[Event, Answer]):
         self._stream.cancel()
 
     def __enter__(self) -> Self:
+        self._stream.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cancel()
+        self._stream.__exit__(kind, error, trace)
 
 
 def decoded(decode: Callable[[Json], Decoded], data: Json, host: str) -> Decoded:

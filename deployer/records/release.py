@@ -64,7 +64,8 @@ class Release(Record):
 
     ``previous`` is the release that it replaced or was to replace. ``state`` is ``staged``, ``candidate``, ``live``,
     ``superseded``, ``failed``, ``inconclusive``, ``interrupted``, ``abandoned``, or ``corrupt`` if its manifest cannot
-    be read. ``unit`` is the text that goes live and ``candidate`` the one that is tried; they are files of their own.
+    be read (``service`` is empty then). ``unit`` is the text that goes live and ``candidate`` the one that is tried;
+    they are files of their own.
     """
 
     tolerant: ClassVar[bool] = True

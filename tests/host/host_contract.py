@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from deployer.config.inventory import HostConfig
 from deployer.host.channel import ChannelHost
-from deployer.host.client import HostClient
+from deployer.host.client import HostClient, Limits
 from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.host.local import LocalHost
-from deployer.host.protocol import Stream
+from deployer.host.protocol import Host, Stream
 from deployer.host.ssh import SSHHost
-from deployer.records.answers import Converged, LeaseGrant, Started
+from deployer.host.streams import Events
+from deployer.records.answers import Converged, LeaseGrant, Started, Stopped
+from deployer.records.endpoint import Endpoint
+from deployer.records.events import StopEvent
+from deployer.records.host import Owner, Transition
+from deployer.records.release import Release
 from deployer_rehearsal.host import RehearsalHost
 from tests.patience import PATIENCE
 
@@ -25,6 +30,9 @@ ENGINE = "/var/lib/test-engine.py"
 PORT = 31000
 #: A grace that outlasts all patience: what happens before its end is not the work of its end.
 GRACE = 600.0
+
+Event = TypeVar("Event")
+Answer = TypeVar("Answer")
 
 # Binds late, answers /health, dies or floods when told: what the real engine does, in a few lines.
 ENGINE_SOURCE = """\
@@ -63,6 +71,15 @@ time.sleep(10000)
 """
 
 
+class Connection(HostClient):
+    """A connection that also speaks the protocol itself, and knows where the small engine listens."""
+
+    def __init__(self, host: Host, address: str = "127.0.0.1") -> None:
+        super().__init__(host)
+        self.host = host
+        self.endpoint = Endpoint(SERVICE, address, PORT)
+
+
 @dataclass
 class Place:
     """One kind of host, to which any number of connections can be made."""
@@ -72,14 +89,14 @@ class Place:
     open: Callable[[], Any]
     world: FakeWorld | None = None
     rehearsal: RehearsalHost | None = None
-    clients: list[HostClient] = field(default_factory=list)
+    clients: list[Connection] = field(default_factory=list)
 
-    def connect(self) -> HostClient:
-        client = HostClient(self.open())
+    def connect(self) -> Connection:
+        client = Connection(self.open(), self.address)
         self.clients.append(client)
         return client
 
-    def operator(self, ttl: float = 30.0, command: str = "apply") -> HostClient:
+    def operator(self, ttl: float = 30.0, command: str = "apply") -> Connection:
         """A connection that holds the lease."""
         client = self.connect()
         acquire(client, ttl=ttl, command=command)
@@ -107,7 +124,7 @@ class Place:
 
 
 def acquire(client: HostClient, *, ttl: float = 30.0, command: str = "apply", **more: Any) -> LeaseGrant:
-    owner = {"user": "ann", "host": "desk", "pid": 1, "command": command}
+    owner = Owner("ann", "desk", 1, command)
     return client.lease_acquire(owner=owner, service=SERVICE, reason="test", ttl=ttl, **more)
 
 
@@ -152,29 +169,35 @@ Release={release}
 
 
 def stage(client: HostClient, release: str, **files: str) -> str:
-    manifest = {"release": release, "number": int(release[:4]), "service": SERVICE, "state": "staged"}
+    record = Release(SERVICE, release, number=int(release[:4]), state="staged")
     texts = {"unit": "the unit", **files}
-    return client.stage(SERVICE, release, {k: {"text": v, "mode": 0o644} for k, v in texts.items()}, manifest)
+    return client.stage(record, {k: {"text": v, "mode": 0o644} for k, v in texts.items()})
 
 
-def begin(client: HostClient, before: str | None, to: str, **more: Any) -> None:
-    transition = {
-        "from": before,
-        "to": to,
-        "profile": "p",
-        "step": "stop",
-        "grace": GRACE,
-        "port": PORT,
-        "stop_timeout": 10.0,
-        "gpus": None,
-        **more,
-    }
+def begin(
+    client: HostClient,
+    before: str | None,
+    to: str,
+    *,
+    grace: float = GRACE,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    transition = Transition(
+        to=to,
+        from_=before,
+        profile="p",
+        step="stop",
+        grace=grace,
+        port=PORT,
+        stop_timeout=10.0,
+        extra=extra or {},
+    )
     client.transition_begin(SERVICE, transition)
 
 
-def finish(stream: Stream, timeout: float = PATIENCE) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """All events of a stream, and its answer."""
-    events: list[dict[str, Any]] = []
+def finish(stream: Events[Event, Answer], timeout: float = PATIENCE) -> tuple[list[Event], Answer]:
+    """Return all events of a stream, and its answer."""
+    events: list[Event] = []
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
@@ -186,30 +209,31 @@ def finish(stream: Stream, timeout: float = PATIENCE) -> tuple[list[dict[str, An
     raise AssertionError(f"the stream did not end in {timeout} s; last events: {events[-3:]}")
 
 
-def stop(client: HostClient, **more: Any) -> dict[str, Any]:
-    args = {"service": SERVICE, "port": PORT, "drain": 0.0, "stop_timeout": 10.0, **more}
-    return finish(client.unit_stop(**args))[1]
+def stop(client: Connection, *, stop_timeout: float = 10.0) -> Stopped:
+    return finish(client.unit_stop(client.endpoint, Limits(0.0, stop_timeout, 0.0)))[1]
 
 
-def converge(client: HostClient, **more: Any) -> Converged:
-    args = {
-        "service": SERVICE,
-        "port": PORT,
-        "drain": 0,
-        "stop_timeout": 10,
-        "ready_timeout": 60,
-        "start": True,
-        **more,
-    }
-    return Converged.from_json(finish(client.converge(**args))[1])
+def converge(
+    client: Connection, *, ready_timeout: float = 60.0, repair: bool = False, await_ready: bool = True
+) -> Converged:
+    limits = Limits(0.0, 10.0, ready_timeout)
+    return finish(client.converge(client.endpoint, limits, repair=repair, await_ready=await_ready))[1]
+
+
+def converge_unasked(client: Connection) -> Converged:
+    """Make the host equal to its live release, but start nothing that did not run (as the guard does)."""
+    args = Limits(0.0, 10.0, 60.0).arguments(client.endpoint) | {"ready_timeout": 60.0, "start": False}
+    stream: Stream = client.host.stream("converge", args)
+    return finish(Events(stream, client.name, StopEvent.from_json, Converged.from_json))[1]
 
 
 def observe(client: HostClient) -> Any:
+    """Return the `ServiceState`; as Any, since tests know what is there."""
     return client.observe({SERVICE: PORT}).services[SERVICE]
 
 
 def go_live(
-    place: Place, client: HostClient, release: str, *engine: str, before: str | None = None
+    place: Place, client: Connection, release: str, *engine: str, before: str | None = None
 ) -> Started:
     """Deploy a release for real: stage, transition, start, promote, converge."""
     stage(client, release)
@@ -223,7 +247,7 @@ def go_live(
     return started
 
 
-def deploying(place: Place, *, grace: float = GRACE) -> HostClient:
+def deploying(place: Place, *, grace: float = GRACE) -> Connection:
     """An operator in mid-deployment of 0002-b over a live 0001-a; nothing is stopped yet."""
     client = place.operator()
     go_live(place, client, "0001-a")

@@ -9,17 +9,23 @@ from typing import Any
 import pytest
 
 from deployer.errors import AgentError, LeaseHeld, LeaseLost
-from deployer.host.client import HostClient
+from deployer.host.client import Limits
+from deployer.records.answers import Started, VerifyReport
+from deployer.records.events import LogEvent, LogLine, ProcEvent, RunLine, UnitEvent, WatchEvent
+from deployer.records.outcome import Step
+from deployer.records.release import Release
 from deployer_rehearsal import hosts
 from tests.host.host_contract import (
     ENGINE,
     PORT,
     SERVICE,
     UNIT,
+    Connection,
     Place,
     acquire,
     begin,
     converge,
+    converge_unasked,
     deploying,
     finish,
     go_live,
@@ -46,7 +52,7 @@ def audit(place: Place) -> list[dict[str, Any]]:
 def test_private_files_belong_to_the_engines_account(place: Place) -> None:
     client = place.operator()
     files: dict[str, Any] = {"env": {"text": "K=v\n", "mode": "0600"}, "unit": {"text": "u", "mode": 0o644}}
-    client.stage(SERVICE, "0001-a", files, {"release": "0001-a", "number": 1}, user="operator")
+    client.stage(Release(SERVICE, "0001-a", number=1), files, user="operator")
     folder = f"/var/lib/deployer/{SERVICE}/releases/0001-a"
     assert place.run("stat", "-c", "%a %U", f"{folder}/env") == "600 operator"
     assert place.run("stat", "-c", "%a %U", f"{folder}/unit") == "644 root"
@@ -58,7 +64,7 @@ def test_what_an_interrupted_stage_left_is_no_release_and_goes_with_the_next_pru
     stage(client, "0001-a")
     left = f"/var/lib/deployer/{SERVICE}/releases/.0002-b.1234.tmp"
     place.write(f"{left}/manifest.json", '{"release": "0002-b"}')
-    assert [item["release"] for item in observe(client).releases] == ["0001-a"]
+    assert [item.release for item in observe(client).releases] == ["0001-a"]
     client.prune(SERVICE, 10)
     assert place.run("ls", "-A", f"/var/lib/deployer/{SERVICE}/releases") == "0001-a"
 
@@ -66,7 +72,7 @@ def test_what_an_interrupted_stage_left_is_no_release_and_goes_with_the_next_pru
 def test_a_stage_that_fails_leaves_nothing(place: Place) -> None:
     client = place.operator()
     with pytest.raises(AgentError):
-        client.stage(SERVICE, "0001-a", {"ok": {"text": "x"}, "../evil": {"text": "x"}}, {"number": 1})
+        client.stage(Release(SERVICE, "0001-a", number=1), {"ok": {"text": "x"}, "../evil": {"text": "x"}})
     assert place.run("ls", "-A", f"/var/lib/deployer/{SERVICE}/releases") == ""
 
 
@@ -104,7 +110,7 @@ def test_probe_reads_back_exactly_what_systemd_understood(place: Place) -> None:
     command = " ".join(map(quote, NASTY))
     report = client.probe(SERVICE, f'[Service]\nType=exec\nExecStart=:{command}\nEnvironment="A=b c"\n')
     assert list(report.argv) == NASTY
-    assert (report.verify_status, report.verify_lines, report.load_error) == (0, (), None)
+    assert (report.verify, report.load_error) == (VerifyReport(0), None)
     assert report.properties["Environment"] == ["A=b c"]
     assert "deployer-probe" not in place.run("ls", "/run/systemd/system")
 
@@ -115,13 +121,13 @@ def test_probe_reads_back_exactly_what_systemd_understood(place: Place) -> None:
 )
 def test_probe_reports_what_systemd_warns_about(place: Place, line: str, word: str) -> None:
     report = place.operator().probe(SERVICE, f"[Service]\nExecStart=/bin/true\n{line}\n")
-    assert any(word in item and UNIT in item for item in report.verify_lines), report
-    assert report.verify_status != 0
+    assert any(word in item and UNIT in item for item in report.verify.lines), report
+    assert report.verify.status != 0
 
 
 def test_probe_of_a_unit_that_cannot_be_loaded(place: Place) -> None:
     report = place.operator().probe(SERVICE, "[Service]\nType=exec\n")
-    assert report.verify_status != 0
+    assert report.verify.status != 0
     assert report.load_error
     assert report.argv == ()
 
@@ -161,9 +167,9 @@ def test_converge_does_not_enable_what_was_disabled_unless_asked(place: Place) -
     client = place.operator()
     go_live(place, client, "0001-a")
     place.run("rm", LINK)
-    converge(client, start=False)
+    converge_unasked(client)
     assert not observe(client).enabled
-    converge(client, start=True)
+    converge(client)
     assert observe(client).enabled
 
 
@@ -196,10 +202,10 @@ def test_what_ignores_sigterm_is_killed_with_all_its_processes(place: Place) -> 
     go_live(place, client, "0001-a", "--ignore-term", "--child")
     pids = observe(client).running.pids
     assert len(pids) == 2
-    events, answer = finish(client.unit_stop(service=SERVICE, port=PORT, drain=0, stop_timeout=1.0))
-    assert answer["killed"]
-    assert 1.0 <= answer["seconds"] < 60.0, "systemd itself would wait longer"
-    assert [event["stage"] for event in events if event["stage"] in ("stopping", "killing")][-1] == "killing"
+    events, answer = finish(client.unit_stop(client.endpoint, Limits(drain=0.0, stop=1.0, ready=0.0)))
+    assert answer.killed
+    assert 1.0 <= answer.seconds < 60.0, "systemd itself would wait longer"
+    assert [event.stage for event in events if event.stage in ("stopping", "killing")][-1] == "killing"
     state = observe(client)
     # Practice hosts share the machine's network: what others listen to on their own addresses is seen here, too.
     here = [item for item in state.listeners if item.address == place.address]
@@ -209,16 +215,15 @@ def test_what_ignores_sigterm_is_killed_with_all_its_processes(place: Place) -> 
 def test_draining_waits_for_requests_in_flight_but_not_for_ever(place: Place) -> None:
     client = place.operator()
     go_live(place, client, "0001-a", "--running", "3")
-    events, answer = finish(
-        client.unit_stop(service=SERVICE, port=PORT, drain=1.5, stop_timeout=2 * PATIENCE)
-    )
-    assert [event["inflight"] for event in events if event["stage"] == "draining"]
-    assert (answer["inflight"], answer["killed"]) == (4, False)
-    assert answer["seconds"] >= 1.4
+    limits = Limits(drain=1.5, stop=2 * PATIENCE, ready=0.0)
+    events, answer = finish(client.unit_stop(client.endpoint, limits))
+    assert [event.inflight for event in events if event.stage == "draining"]
+    assert (answer.inflight, answer.killed) == (4, False)
+    assert answer.seconds >= 1.4
 
 
 def test_stopping_what_does_not_run(place: Place) -> None:
-    assert not stop(place.operator(), stop_timeout=2 * PATIENCE)["killed"]
+    assert not stop(place.operator(), stop_timeout=2 * PATIENCE).killed
 
 
 def test_a_service_between_two_restarts_is_stopped(place: Place) -> None:
@@ -236,33 +241,31 @@ def test_a_service_between_two_restarts_is_stopped(place: Place) -> None:
 
 def start(
     place: Place,
-    client: HostClient,
+    client: Connection,
     *engine: str,
     extra: str = "",
     program: str = "/usr/bin/python3",
     number: int = 1,
-) -> dict[str, Any]:
+) -> Started:
     release = f"{number:04d}-a"
     stage(client, release)
     begin(client, None, release)
     text = unit_text(release, place, *engine, extra=extra).replace("/usr/bin/python3", program)
-    started = client.unit_start(SERVICE, release, text)
-    watching = {"cursor": started.cursor, "invocation_id": started.invocation_id, "address": place.address}
-    return {"service": SERVICE, "port": PORT, **watching}
+    return client.unit_start(SERVICE, release, text)
 
 
-def lines_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [line for event in events if event["kind"] == "log" for line in event["lines"]]
+def lines_of(events: list[WatchEvent]) -> list[LogLine]:
+    return [line for event in events if isinstance(event, LogEvent) for line in event.lines]
 
 
 def test_a_fatal_line_is_proof_even_in_a_flood(place: Place) -> None:
     client = place.operator()
-    watching = start(place, client, "--flood", "30000", "--say", "CUDA out of memory: boom", "--delay", "600")
-    events, answer = finish(client.watch(**watching, fatal=["out of memory"]))
-    assert answer["proof"] == "fatal-line"
-    assert answer["detail"]["text"] == "CUDA out of memory: boom"
+    started = start(place, client, "--flood", "30000", "--say", "CUDA out of memory: boom", "--delay", "600")
+    events, answer = finish(client.watch(client.endpoint, started, fatal=["out of memory"]))
+    assert answer.proof == "fatal-line"
+    assert answer.detail["text"] == "CUDA out of memory: boom"
     lines = lines_of(events)
-    assert sum(line["text"].startswith("flood") for line in lines) == 30000, "no line is dropped"
+    assert sum(line.text.startswith("flood") for line in lines) == 30000, "no line is dropped"
 
 
 @pytest.mark.alone
@@ -270,22 +273,22 @@ def test_a_fatal_line_is_proof_within_a_second(place: Place) -> None:
     client = place.operator()
 
     def lag(number: int) -> float:
-        watching = start(place, client, "--say", "fatal: no", "--delay", "600", number=number)
-        events, answer = finish(client.watch(**watching, fatal=["^never$", "^fatal:"]))
-        assert (answer["proof"], answer["detail"]["pattern"]) == ("fatal-line", "^fatal:")
+        started = start(place, client, "--say", "fatal: no", "--delay", "600", number=number)
+        events, answer = finish(client.watch(client.endpoint, started, fatal=["^never$", "^fatal:"]))
+        assert (answer.proof, answer.detail["pattern"]) == ("fatal-line", "^fatal:")
         converge(client)
-        return float(events[-1]["t"] - answer["detail"]["t"])
+        return float(events[-1].t - answer.detail["t"])
 
     one_within(1.0, lag)
 
 
 def test_pieces_of_a_progress_bar_are_lines_of_their_own(place: Place) -> None:
     client = place.operator()
-    watching = start(place, client, "--say", "end", "--delay", "60")
-    events, _ = finish(client.watch(**watching, fatal=["^end$"]))
-    shown = [(line["text"], line["piece"]) for line in lines_of(events) if "loading" in line["text"]]
+    started = start(place, client, "--say", "end", "--delay", "60")
+    events, _ = finish(client.watch(client.endpoint, started, fatal=["^end$"]))
+    shown = [(line.text, line.piece) for line in lines_of(events) if "loading" in line.text]
     assert shown == [("loading 10%", True), ("loading 100%", False)]
-    assert any(line["source"] == "systemd" and "Started" in line["text"] for line in lines_of(events))
+    assert any(line.source == "systemd" and "Started" in line.text for line in lines_of(events))
 
 
 @pytest.mark.alone
@@ -302,21 +305,21 @@ def test_a_unit_that_leaves_active_is_proof_within_a_second(
     program = "/usr/bin/no-such-program" if way == "exec" else "/usr/bin/python3"
 
     def lag(number: int) -> float:
-        watching = start(place, client, *engine, "--delay", "600", program=program, number=number)
+        started = start(place, client, *engine, "--delay", "600", program=program, number=number)
         died = time.time() + 0.5
-        stream = client.watch(**watching)
+        stream = client.watch(client.endpoint, started)
         if way in ("kill", "stop"):
             time.sleep(0.5)
             died = time.time()
             place.run("systemctl", way, *(["--signal=KILL"] if way == "kill" else []), UNIT)
         events, answer = finish(stream)
         taken = time.time() - died
-        assert answer["proof"] == "unit"
-        unit = [event for event in events if event["kind"] == "unit"][-1]
+        assert answer.proof == "unit"
+        unit = [event for event in events if isinstance(event, UnitEvent)][-1]
         if status is not None:
-            assert (unit["active"], unit["exec_status"]) == ("failed", status)
+            assert (unit.active, unit.exec_status) == ("failed", status)
         if way == "exec":
-            assert any(program in line["text"] for line in lines_of(events)), "the last words are there"
+            assert any(program in line.text for line in lines_of(events)), "the last words are there"
         converge(client)
         return taken
 
@@ -325,12 +328,12 @@ def test_a_unit_that_leaves_active_is_proof_within_a_second(
 
 def test_a_restart_is_proof(place: Place) -> None:
     client = place.operator()
-    watching = start(place, client, "--crash", "0.3", extra="Restart=always\nRestartSec=100ms\n")
-    _, answer = finish(client.watch(**watching))
-    assert answer["proof"] in ("unit", "restart")
+    started = start(place, client, "--crash", "0.3", extra="Restart=always\nRestartSec=100ms\n")
+    _, answer = finish(client.watch(client.endpoint, started))
+    assert answer.proof in ("unit", "restart")
     time.sleep(1.0)
-    _, answer = finish(client.watch(**watching))
-    assert answer["proof"] in ("unit", "restart"), "and whoever comes later sees it as well"
+    _, answer = finish(client.watch(client.endpoint, started))
+    assert answer.proof in ("unit", "restart"), "and whoever comes later sees it as well"
 
 
 def test_a_stranger_on_the_port_is_proof(place: Place) -> None:
@@ -346,48 +349,48 @@ def test_a_stranger_on_the_port_is_proof(place: Place) -> None:
         str(PORT),
     )
     try:
-        watching = start(place, client, "--delay", "60")
-        _, answer = finish(client.watch(**watching))
+        started = start(place, client, "--delay", "60")
+        _, answer = finish(client.watch(client.endpoint, started))
     finally:
         place.run("systemctl", "stop", "sglang-stranger")
-    assert answer["proof"] == "not-ours"
-    assert answer["detail"]["unit"] == "sglang-stranger.service"
+    assert answer.proof == "not-ours"
+    assert answer.detail["unit"] == "sglang-stranger.service"
 
 
 def test_the_processes_are_weighed_every_second(place: Place) -> None:
     client = place.operator()
-    with client.watch(**start(place, client, "--child")) as stream:
-        seen: list[dict[str, Any]] = []
+    with client.watch(client.endpoint, start(place, client, "--child")) as stream:
+        seen: list[ProcEvent] = []
 
         def enough() -> bool:
             event = stream.next(0.5)
-            if event and event["kind"] == "proc":
+            if isinstance(event, ProcEvent):
                 seen.append(event)
             return len(seen) >= 3
 
         until(enough)
-    assert seen[-1]["pids"] == 2
-    assert seen[-1]["rss"] > 1 << 20
-    assert seen[-1]["cpu_seconds"] > 0
-    assert seen[-1]["t"] - seen[0]["t"] > 0.2 * (len(seen) - 1), "not one after the other without a pause"
+    assert seen[-1].extra["pids"] == 2
+    assert seen[-1].rss > 1 << 20
+    assert seen[-1].cpu_seconds > 0
+    assert seen[-1].t - seen[0].t > 0.2 * (len(seen) - 1), "not one after the other without a pause"
 
 
 def test_the_kernels_messages_are_the_kernels(place: Place) -> None:
-    events, _ = finish(place.operator().journal(service=SERVICE, kernel=True, since=0.0))
-    assert {event["source"] for event in events} <= {"kernel"}
+    events, _ = finish(place.operator().journal(SERVICE, kernel=True, since=0.0))
+    assert {event.source for event in events} <= {"kernel"}
 
 
 def test_the_journal_of_an_earlier_start(place: Place) -> None:
     client = place.operator()
     started = go_live(place, client, "0001-a", "--say", "first")
     go_live(place, client, "0002-b", "--say", "second", before="0001-a")
-    events, _ = finish(client.journal(service=SERVICE, invocation_id=started.invocation_id))
-    texts = [event["text"] for event in events]
+    events, _ = finish(client.journal(SERVICE, invocation_id=started.invocation_id))
+    texts = [event.text for event in events]
     assert "first" in texts
     assert "second" not in texts
-    assert any(event["source"] == "systemd" for event in events)
-    events, _ = finish(client.journal(service=SERVICE, lines=2))
-    texts = [event["text"] for event in events]
+    assert any(event.source == "systemd" for event in events)
+    events, _ = finish(client.journal(SERVICE, lines=2))
+    texts = [event.text for event in events]
     assert "second" in texts, "the other is systemd's, before it or after"
     assert "first" not in texts
     assert len(texts) <= 3, "one of the two may be a progress bar in two pieces"
@@ -399,39 +402,40 @@ def test_the_journal_of_an_earlier_start(place: Place) -> None:
 def test_run_gives_lines_status_and_errors(place: Place) -> None:
     client = place.connect()
     script = "import sys, os\nprint(sys.stdin.read())\nprint(open('in.txt').read(), os.environ['K'])\nsys.exit('bad')"
-    args = {
-        "argv": ["python3", "-c", script],
-        "stdin": "one\ntwo",
-        "files": {"in.txt": "file"},
-        "env": {"K": "a b"},
-    }
-    events, answer = finish(client.run(**args))
-    assert [event["line"] for event in events] == ["one", "two", "file a b"]
-    assert (answer["status"], answer["stderr"].strip()) == (1, "bad")
+    stream = client.run(
+        ["python3", "-c", script],
+        stdin="one\ntwo",
+        files={"in.txt": "file"},
+        env={"K": "a b"},
+        timeout=2 * PATIENCE,
+    )
+    events, answer = finish(stream)
+    assert [event.line for event in events] == ["one", "two", "file a b"]
+    assert (answer.status, answer.stderr.strip()) == (1, "bad")
 
 
 def test_run_as_another_account(place: Place) -> None:
     client = place.connect()
     argv = ["sh", "-c", "id -un; echo $HOME; cat f; touch mine; id -Gn"]
-    events, answer = finish(client.run(argv=argv, user="operator", files={"f": "x\n"}))
-    assert [event["line"] for event in events][:3] == ["operator", "/home/operator", "x"]
-    assert "root" not in events[3]["line"]
-    assert answer["status"] == 0
+    events, answer = finish(client.run(argv, user="operator", files={"f": "x\n"}, timeout=2 * PATIENCE))
+    assert [event.line for event in events][:3] == ["operator", "/home/operator", "x"]
+    assert "root" not in events[3].line
+    assert answer.status == 0
 
 
 def test_run_ends_at_its_time_out_and_when_cancelled(place: Place) -> None:
     client = place.connect()
     with pytest.raises(AgentError) as caught:
-        finish(client.run(argv=["sh", "-c", "sleep 987 & sleep 987"], timeout=0.5))
+        finish(client.run(["sh", "-c", "sleep 987 & sleep 987"], timeout=0.5))
     assert caught.value.code == "timeout"
-    with client.run(argv=["sh", "-c", "sleep 988 & echo up; sleep 988"]) as stream:
-        assert stream.next(PATIENCE) == {"line": "up"}
+    with client.run(["sh", "-c", "sleep 988 & echo up; sleep 988"], timeout=2 * PATIENCE) as stream:
+        assert stream.next(PATIENCE) == RunLine("up")
     until(lambda: "sleep 98" not in place.run("ps", "-eo", "args"))
 
 
 def test_run_of_what_does_not_exist(place: Place) -> None:
     with pytest.raises(AgentError) as caught:
-        finish(place.connect().run(argv=["/no/such/thing"]))
+        finish(place.connect().run(["/no/such/thing"], timeout=PATIENCE))
     assert caught.value.code == "command"
 
 
@@ -457,7 +461,7 @@ def test_guard_removes_a_transition_that_changed_nothing(place: Place) -> None:
     client.close(bye=False)
     state = wait_for_guard(place)
     assert state.unit.invocation_id == before.unit.invocation_id
-    assert state.manifest("0002-b")["state"] == "abandoned"
+    assert state.release("0002-b").state == "abandoned"
     assert [line["op"] for line in audit(place)][-1] == "guard.forget"
 
 
@@ -535,7 +539,7 @@ def test_guard_completes_a_promotion_without_a_restart(place: Place) -> None:
     assert (state.live.release, state.running.release, state.candidate) == ("0002-b", "0002-b", None)
     assert state.unit.invocation_id == started.invocation_id
     assert state.unit.fragment == LIVE
-    assert state.manifest("0002-b")["was_live"]
+    assert state.release("0002-b").was_live
 
 
 def test_guard_takes_over_from_an_operator_who_fell_asleep(place: Place) -> None:
@@ -545,7 +549,7 @@ def test_guard_takes_over_from_an_operator_who_fell_asleep(place: Place) -> None
     state = wait_for_guard(place)
     assert state.running.release == "0001-a"
     with pytest.raises(LeaseLost):
-        client.transition_step(SERVICE, "switch")
+        client.transition_step(SERVICE, Step.SWITCH)
     with pytest.raises(LeaseLost):
         client.lease_renew()
 
@@ -623,7 +627,7 @@ def test_a_power_cut_in_mid_deployment_boots_the_live_release(place: Place) -> N
     state = until(lambda: found if (found := observe(client)).transition is None else None)
     state = until(lambda: found if (found := observe(client)).running else None)
     assert (state.running.release, state.candidate, state.live.release) == ("0001-a", None, "0001-a")
-    assert state.manifest("0002-b")["state"] == "abandoned"
+    assert state.release("0002-b").state == "abandoned"
     assert [line["op"] for line in audit(place)][-1] == "recover.converge"
     assert not client.observe({SERVICE: PORT}).lease.valid
 

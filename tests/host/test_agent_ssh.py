@@ -25,7 +25,8 @@ from deployer.errors import (
 from deployer.host import ssh
 from deployer.host.client import HostClient
 from deployer.host.connect import connect
-from deployer.host.protocol import Stream
+from deployer.host.streams import Events
+from deployer.records.events import LogLine
 from deployer_rehearsal.host import RehearsalHost
 from deployer_rehearsal.system import PASSWORD
 from tests.host.host_contract import PORT, SERVICE, acquire, go_live, make_place, observe, stage
@@ -250,11 +251,12 @@ def test_a_connection_that_ends_abandons_the_lease_under_any_login(
 OPERATOR = """
 import sys, time
 from deployer.config.inventory import HostConfig
-from deployer.host.client import Heartbeat, HostClient
 from deployer.host.connect import connect
+from deployer.host.heartbeat import Heartbeat
 from deployer_rehearsal.host import find
-from tests.host.host_contract import acquire, begin, stop
-client = HostClient(connect(HostConfig(**find(sys.argv[1])[0].host_config)))
+from tests.host.host_contract import Connection, acquire, begin, stop
+host = find(sys.argv[1])[0]
+client = Connection(connect(HostConfig(**host.host_config)), host.address)
 acquire(client, ttl=300.0)
 Heartbeat(client, 300.0).start()
 begin(client, "0001-a", "0002-b")
@@ -281,7 +283,7 @@ def test_an_operator_killed_in_mid_deployment_is_replaced_by_the_guard(fresh_hos
     place.close()
 
 
-def until_lost(stream: Stream) -> None:
+def until_lost(stream: Events[LogLine, None]) -> None:
     """Read on; lines that were on their way come first."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -290,19 +292,20 @@ def until_lost(stream: Stream) -> None:
 
 def test_all_waiters_learn_that_the_channel_broke(fresh_host: RehearsalHost) -> None:
     client = HostClient(connect(config(fresh_host)))
-    stream = client.journal(service=SERVICE, follow=True)
+    stream = client.journal(SERVICE, follow=True)
     fresh_host.run(["pkill", "-KILL", "-f", "[d]eployer-agent"])
     with pytest.raises(ChannelLost):
         until_lost(stream)
     with pytest.raises(ChannelLost):
-        client.call("hello")
+        client.hello()
     client.close()
 
 
 def test_a_refused_request_does_not_disturb_others(fresh_host: RehearsalHost) -> None:
-    client = HostClient(connect(config(fresh_host)))
+    host = connect(config(fresh_host))
+    client = HostClient(host)
     with pytest.raises(AgentError) as caught:
-        client.call("listeners", {"port": "many"})
+        host.call("listeners", {"port": "many"})
     assert caught.value.code == "bad-request"
     with pytest.raises(AgentError) as caught:
         client.release_read("../../etc", "passwd")

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from deployer.errors import AgentError, ChannelLost, LeaseHeld, LeaseLost, WorldMoved
-from deployer.host.client import Heartbeat
+from deployer.host.heartbeat import Heartbeat
+from deployer.records.events import FailedEvent, HealthEvent, LogEvent, UnitEvent
+from deployer.records.failure import PhaseTime
 from deployer.records.host import Lease
+from deployer.records.outcome import Step
 from tests.host.host_contract import (
     GRACE,
     PORT,
@@ -21,6 +24,7 @@ from tests.host.host_contract import (
     acquire,
     begin,
     converge,
+    converge_unasked,
     finish,
     go_live,
     make_place,
@@ -60,7 +64,7 @@ def test_hello_says_who_answers(place: Place) -> None:
 def test_an_unknown_operation_is_an_error_and_the_channel_goes_on(place: Place) -> None:
     client = place.connect()
     with pytest.raises(AgentError) as caught:
-        client.call("no-such-thing")
+        client.host.call("no-such-thing")
     assert caught.value.code == "unknown-op"
     assert client.hello().uid == 0
 
@@ -69,12 +73,12 @@ def test_a_closed_connection_says_so(place: Place) -> None:
     client = place.connect()
     client.close()
     with pytest.raises(ChannelLost):
-        client.call("hello")
+        client.hello()
 
 
 def test_a_stream_has_no_result_before_its_end_and_can_be_cancelled(place: Place) -> None:
     client = place.connect()
-    with client.journal(service=SERVICE, follow=True, lines=0) as stream:
+    with client.journal(SERVICE, follow=True, lines=0) as stream:
         assert stream.next(0.1) is None
         with pytest.raises(RuntimeError):
             _ = stream.result
@@ -96,7 +100,7 @@ def test_gpus_connections_and_the_machine_are_sampled_in_one_call(place: Place) 
     least = 1 if place.kind == "fake" else 2
 
     def enough() -> Any:
-        sampled = client.sample(3.0, interval=0.2, port=PORT, address=place.address)
+        sampled = client.sample(3.0, interval=0.2, endpoint=client.endpoint)
         return sampled if sampled.count >= least else None
 
     sampled = until(enough)  # on a busy machine nvidia-smi may take longer
@@ -116,14 +120,14 @@ def test_connections_of_others_are_counted_and_not_the_agents_own(place: Place) 
     client = place.operator()
     go_live(place, client, "0001-p")
     if place.kind == "fake":
-        assert client.sample(0.0, port=PORT).connections == 0
+        assert client.sample(0.0, endpoint=client.endpoint).connections == 0
         return
     with socket.create_connection((place.address, PORT)), socket.create_connection((place.address, PORT)):
         asking = threading.Thread(
-            target=lambda: [client.http("GET", "/health", port=PORT, address=place.address) for _ in range(3)]
+            target=lambda: [client.http("GET", "/health", client.endpoint) for _ in range(3)]
         )
         asking.start()
-        assert client.sample(0.4, interval=0.2, port=PORT, address=place.address).connections == 2
+        assert client.sample(0.4, interval=0.2, endpoint=client.endpoint).connections == 2
         asking.join()
 
 
@@ -209,8 +213,8 @@ def test_an_operator_who_wakes_up_late_can_change_nothing(place: Place) -> None:
         with pytest.raises(LeaseLost):
             change()
     state = observe(sleeper)
-    assert [item["release"] for item in state.releases] == ["0001-a"]
-    assert state.releases[0]["state"] == "staged"
+    assert [item.release for item in state.releases] == ["0001-a"]
+    assert state.releases[0].state == "staged"
     assert state.transition is None
 
 
@@ -260,20 +264,21 @@ def test_a_release_is_staged_read_and_changed(place: Place) -> None:
     client = place.operator()
     path = stage(client, "0001-a", **{"config.yaml": "k: ü\r\n"})
     assert path.endswith("0001-a")
-    read = client.release_read(SERVICE, "0001-a", ["config.yaml", "unit", "bench.json"])
-    assert read.manifest["state"] == "staged"
-    assert read.files == {"config.yaml": "k: ü\r\n", "unit": "the unit", "bench.json": None}
-    manifest = client.release_update(
+    release, files = client.release_read(SERVICE, "0001-a", ["config.yaml", "unit", "bench.json"])
+    assert (release.state, release.number) == ("staged", 1)
+    assert files == {"config.yaml": "k: ü\r\n", "unit": "the unit", "bench.json": None}
+    release = client.release_update(
         SERVICE,
         "0001-a",
-        patch={"state": "candidate", "timeline": [1]},
+        patch={"state": "candidate", "timeline": (PhaseTime("load", 1.5),)},
         files={"bench.json": "{}"},
         append={"events.jsonl": "one\n"},
     )
     client.release_update(SERVICE, "0001-a", append={"events.jsonl": "two\n"})
-    assert (manifest["state"], manifest["timeline"], manifest["number"]) == ("candidate", [1], 1)
-    read = client.release_read(SERVICE, "0001-a", ["bench.json", "events.jsonl"])
-    assert read.files == {"bench.json": "{}", "events.jsonl": "one\ntwo\n"}
+    assert (release.state, release.timeline, release.number) == ("candidate", (PhaseTime("load", 1.5),), 1)
+    read, files = client.release_read(SERVICE, "0001-a", ["bench.json", "events.jsonl"])
+    assert read == release
+    assert files == {"bench.json": "{}", "events.jsonl": "one\ntwo\n"}
 
 
 def test_a_release_is_never_staged_twice(place: Place) -> None:
@@ -303,7 +308,7 @@ def test_prune_spares_live_last_live_and_the_transition(place: Place) -> None:
         stage(client, f"000{number}-x")
     begin(client, "0002-b", "0004-x")
     assert client.prune(SERVICE, 2) == ["0003-x", "0005-x"]
-    left = [item["release"] for item in observe(client).releases]
+    left = [item.release for item in observe(client).releases]
     assert left == ["0001-a", "0002-b", "0004-x", "0006-x", "0007-x"]
 
 
@@ -313,11 +318,11 @@ def test_prune_spares_live_last_live_and_the_transition(place: Place) -> None:
 def test_a_transition_is_seen_by_others_and_ends(place: Place) -> None:
     client = place.operator()
     stage(client, "0001-a")
-    begin(client, None, "0001-a", note="kept")
-    client.transition_step(SERVICE, "switch", {"more": [1]})
+    begin(client, None, "0001-a", extra={"note": "kept"})
+    client.transition_step(SERVICE, Step.SWITCH, {"more": [1]})
     seen = observe(place.connect()).transition
     assert (seen.from_, seen.to, seen.step, seen.grace, seen.port) == (None, "0001-a", "switch", GRACE, PORT)
-    assert (seen.raw["note"], seen.raw["more"]) == ("kept", [1])
+    assert (seen.extra["note"], seen.extra["more"]) == ("kept", [1])
     with pytest.raises(AgentError) as caught:
         begin(client, None, "0002-b")
     assert caught.value.code == "exists"
@@ -325,7 +330,7 @@ def test_a_transition_is_seen_by_others_and_ends(place: Place) -> None:
     client.transition_end(SERVICE)
     assert observe(client).transition is None
     with pytest.raises(AgentError) as caught:
-        client.transition_step(SERVICE, "wait")
+        client.transition_step(SERVICE, Step.WAIT)
     assert caught.value.code == "no-transition"
 
 
@@ -340,16 +345,16 @@ def test_a_whole_deployment(place: Place) -> None:
     assert state.unit.invocation_id == started.invocation_id, "promotion must not restart"
     assert state.enabled
     assert state.recover_enabled
-    manifest = state.manifest("0001-a")
-    assert (manifest["state"], manifest["was_live"]) == ("live", True)
+    release = state.release("0001-a")
+    assert (release.state, release.was_live) == ("live", True)
     assert [item.unit for item in state.listeners if item.pid] == ["sglang-kimi.service"]
-    assert client.http("GET", "/health", port=PORT, address=place.address).status == 200
+    assert client.http("GET", "/health", client.endpoint).status == 200
 
     go_live(place, client, "0002-b", before="0001-a")
     state = observe(client)
     assert state.live.release == state.running.release == "0002-b"
-    assert state.manifest("0001-a")["state"] == "superseded"
-    assert state.manifest("0001-a")["was_live"]
+    assert state.release("0001-a").state == "superseded"
+    assert state.release("0001-a").was_live
 
 
 def test_converge_changes_nothing_where_all_is_well(place: Place) -> None:
@@ -369,12 +374,12 @@ def test_converge_brings_the_live_release_back(place: Place) -> None:
     stop(client)
     client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
     assert observe(client).candidate.release == "0002-b"
-    answer = converge(client, start=False)  # the transition knows that the old server ran
+    answer = converge_unasked(client)  # the transition knows that the old server ran
     assert (answer.started, answer.serving, answer.live) == (True, True, "0001-a")
     state = observe(client)
     assert (state.candidate, state.transition) == (None, None)
     assert state.running.release == "0001-a"
-    assert state.manifest("0002-b")["state"] == "abandoned"
+    assert state.release("0002-b").state == "abandoned"
 
 
 def test_converge_without_any_live_release_stops_the_candidate(place: Place) -> None:
@@ -393,10 +398,10 @@ def test_a_service_that_was_stopped_is_not_started_unasked(place: Place) -> None
     client = place.operator()
     go_live(place, client, "0001-a")
     stop(client)
-    answer = converge(client, start=False)
+    answer = converge_unasked(client)
     assert (answer.started, answer.serving) == (False, False)
     assert observe(client).running is None
-    assert converge(client, start=True).serving
+    assert converge(client).serving
 
 
 def test_converge_says_when_the_live_release_does_not_serve(place: Place) -> None:
@@ -478,22 +483,24 @@ def test_watch_sees_log_unit_and_health_and_goes_on_until_cancelled(place: Place
     begin(client, None, "0001-a")
     started = client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
     texts: list[str] = []
-    units: list[dict[str, Any]] = []
+    units: list[UnitEvent] = []
     healthy = 0
-    args = {"cursor": started.cursor, "invocation_id": started.invocation_id, "address": place.address}
-    with client.watch(service=SERVICE, port=PORT, probe_interval=0.2, **args) as stream:
+    with client.watch(client.endpoint, started, probe_interval=0.2) as stream:
 
         def all_seen() -> bool:
             nonlocal healthy
-            event = stream.next(0.2) or {"kind": "none"}
-            texts.extend(line["text"] for line in event.get("lines") or [])
-            units.extend([event] if event["kind"] == "unit" else [])
-            healthy += event["kind"] == "health" and event["state"] == "200" and event["ours"]
+            event = stream.next(0.2)
+            if isinstance(event, LogEvent):
+                texts.extend(line.text for line in event.lines)
+            elif isinstance(event, UnitEvent):
+                units.append(event)
+            elif isinstance(event, HealthEvent):
+                healthy += event.state == "200" and event.ours
             return healthy >= 3 and bool(units) and "hello from the engine" in texts
 
         until(all_seen)
-    assert units[-1]["active"] == "active"
-    assert units[-1]["invocation_id"] == started.invocation_id
+    assert units[-1].active == "active"
+    assert units[-1].invocation_id == started.invocation_id
 
 
 def test_watch_ends_with_the_first_proof(place: Place) -> None:
@@ -504,7 +511,6 @@ def test_watch_ends_with_the_first_proof(place: Place) -> None:
     started = client.unit_start(
         SERVICE, "0001-a", unit_text("0001-a", place, "--crash", "0.2", "--delay", "600")
     )
-    args = {"cursor": started.cursor, "invocation_id": started.invocation_id, "address": place.address}
-    events, answer = finish(client.watch(service=SERVICE, port=PORT, **args))
-    assert answer["proof"] == "unit"
-    assert events[-1]["kind"] == "failed"
+    events, answer = finish(client.watch(client.endpoint, started))
+    assert answer.proof == "unit"
+    assert isinstance(events[-1], FailedEvent)

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from deployer.errors import AgentError, LeaseLost
-from deployer.host.client import HostClient
+from deployer.records.answers import DropIn, Started
+from deployer.records.events import HealthEvent
+from deployer.records.outcome import Step
 from tests.host.host_contract import (
     ENGINE,
     PORT,
     SERVICE,
     UNIT,
+    Connection,
     Place,
     acquire,
     begin,
@@ -76,13 +79,13 @@ def test_converge_starts_nothing_while_a_stranger_has_the_port(place: Place) -> 
     try:
         until(lambda: any(item.address == place.address for item in client.listeners(PORT)))
         with pytest.raises(AgentError) as caught:
-            converge(client, address=place.address)
+            converge(client)
     finally:
         place.run("systemctl", "stop", "sglang-stranger")
     assert caught.value.code == "port-taken"
     assert caught.value.detail["listeners"][0]["unit"] == "sglang-stranger.service"
     assert observe(client).running is None
-    assert converge(client, address=place.address).serving
+    assert converge(client).serving
 
 
 def test_a_server_that_systemd_restarted_long_ago_can_be_watched(place: Place) -> None:
@@ -91,13 +94,15 @@ def test_a_server_that_systemd_restarted_long_ago_can_be_watched(place: Place) -
     place.run("systemctl", "kill", "--signal=KILL", UNIT)
     until(lambda: observe(client).unit.restarts == 1 and observe(client).running)
     answer = converge(client)
-    watching = {"invocation_id": answer.invocation_id, "cursor": answer.cursor, "address": place.address}
+    assert answer.invocation_id
+    assert answer.cursor
+    running = Started(answer.invocation_id, answer.cursor, attach=True)
     time.sleep(1.0)
     begun = time.monotonic()
-    with client.watch(service=SERVICE, port=PORT, attach=True, **watching) as stream:
-        seen = until(lambda: event if (event := stream.next(0.2)) and event["kind"] == "health" else None)
-    assert seen["state"] == "200"
-    assert seen["t"] <= time.monotonic() - begun, "its age does not count"
+    with client.watch(client.endpoint, running) as stream:
+        seen = until(lambda: event if isinstance(event := stream.next(0.2), HealthEvent) else None)
+    assert seen.state == "200"
+    assert seen.t <= time.monotonic() - begun, "its age does not count"
 
 
 # --- full disks and damaged files: the way back -----------------------------------------------------------------
@@ -116,7 +121,7 @@ def fill(place: Place) -> None:
     place.run("sh", "-c", "cat /dev/zero > /var/lib/deployer/full 2>/dev/null || true")
 
 
-def switched(place: Place) -> HostClient:
+def switched(place: Place) -> Connection:
     """An operator in mid-deployment of 0002-b over a live 0001-a: the old server is stopped, the new one started."""
     client = deploying(place, grace=1.0)
     stop(client)
@@ -153,10 +158,10 @@ def test_an_operator_goes_back_on_a_full_disk(small_disk: Place) -> None:
     small_disk.run("rm", "/var/lib/deployer/reserve")
     fill(small_disk)
     client.lease_renew()
-    client.transition_step(SERVICE, "restore")
+    client.transition_step(SERVICE, Step.RESTORE)
     answer = converge(client)
     assert (answer.live, answer.serving) == ("0001-a", True)
-    assert observe(client).manifest("0002-b")["state"] == "abandoned", "written into the blocks it had"
+    assert observe(client).release("0002-b").state == "abandoned", "written into the blocks it had"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"to": '])
@@ -169,7 +174,7 @@ def test_the_guard_restores_with_damaged_state_files(place: Place, text: str) ->
     client.close(bye=False)
     restored(place)
     state = observe(place.connect())
-    assert state.manifest("0002-b")["state"] == "corrupt"
+    assert state.release("0002-b").state == "corrupt"
     assert "transition.json.corrupt-" in place.run("ls", STATE)
     assert state.next_number == 3
 
@@ -227,10 +232,8 @@ def test_probe_names_the_drop_ins_that_decide(place: Place) -> None:
         folder = f"/etc/systemd/system/{UNIT}.d"
         place.run("mkdir", "-p", folder)
         place.run("tee", f"{folder}/{name}.conf", stdin=text)
-    found = client.probe(SERVICE, unit_text("0001-a", place)).drop_ins
-    assert [dict(item) for item in found] == [
-        {"path": f"/etc/systemd/system/{UNIT}.d/a.conf", "keys": ["ExecStart"]}
-    ]
+    drop_ins = client.probe(SERVICE, unit_text("0001-a", place)).drop_ins
+    assert drop_ins == (DropIn(f"/etc/systemd/system/{UNIT}.d/a.conf", ("ExecStart",)),)
 
 
 def test_looking_goes_on_while_systemd_re_executes_itself(place: Place) -> None:

@@ -20,8 +20,10 @@ import pytest
 from deployer.bench import runner
 from deployer.bench.runner import run_benchmark
 from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
+from deployer.host.client import HostClient
 from deployer.host.protocol import Stream
 from deployer.host.ship import Program
+from deployer.records.answers import Hello
 from tests.patience import PATIENCE
 
 SMALL = {
@@ -162,7 +164,10 @@ class FakeHost:
 
     def call(self, op: str, args: dict[str, Any] | None = None, *, timeout: float = 30.0) -> dict[str, Any]:
         self.asked.append((op, args or {}))
-        return {"engine": {"python": "p", "exists": True, "httpx": "0.28.1" if self.has_httpx else None}}
+        if op == "hello":
+            return Hello(1, "fake", "3.11.0", 0, self.name, "boot", 252, time.time(), 0.0).as_json()
+        engine = {"python": "p", "exists": True, "httpx": "0.28.1" if self.has_httpx else None}
+        return {"boot_id": "boot", "services": {}, "engine": engine}
 
     def stream(self, op: str, args: dict[str, Any] | None = None) -> Stream:
         if op == "journal":
@@ -188,7 +193,7 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     events: list[dict[str, Any]] = []
     service = Service(port=port, api_key=Key(), served_model_name="fast", user="sglang")
-    bench = run_benchmark(host, service, {**SMALL, "place": "auto"}, on_event=events.append)
+    bench = run_benchmark(HostClient(host), service, {**SMALL, "place": "auto"}, on_event=events.append)
     assert bench["place"] == "host"
     assert bench["levels"][0]["completed"] == 2
     assert {event["event"] for event in events} == {"single", "fixed", "level"}
@@ -214,9 +219,9 @@ def test_levels_are_measured_again_while_somebody_asks_for_them(
         return [2] if len(bench["levels"][0]["passes"]) < 3 else []
 
     values = {**SMALL, "levels": [2, 3], "budget": 60}
-    baseline = run_benchmark(FakeHost(tmp_path), service, values)
+    baseline = run_benchmark(HostClient(FakeHost(tmp_path)), service, values)
     httpx.get(mock_server + "/seen")
-    bench = run_benchmark(FakeHost(tmp_path), service, values, again=again, baseline=baseline)
+    bench = run_benchmark(HostClient(FakeHost(tmp_path)), service, values, again=again, baseline=baseline)
     assert [len(level["passes"]) for level in bench["levels"]] == [3, 1]
     assert [one["repeat"] for one in bench["levels"][0]["passes"]] == [0, 1, 2]
     assert bench["levels"][0]["completed"] == 6
@@ -235,7 +240,7 @@ def test_from_here_when_the_host_has_no_httpx(port: int, tmp_path: Path) -> None
     host = FakeHost(tmp_path, has_httpx=False)
     events: list[dict[str, Any]] = []
     service = Service(advertised=f"http://127.0.0.1:{port}/v1")
-    bench = run_benchmark(host, service, SMALL, on_event=events.append)
+    bench = run_benchmark(HostClient(host), service, SMALL, on_event=events.append)
     assert bench["place"] == "operator"
     assert bench["levels"][0]["completed"] == 2
     assert "no httpx" in events[0]["text"]
@@ -244,7 +249,7 @@ def test_from_here_when_the_host_has_no_httpx(port: int, tmp_path: Path) -> None
 
 def test_the_key_reaches_the_child_by_its_environment(port: int, mock_server: str, tmp_path: Path) -> None:
     run_benchmark(
-        FakeHost(tmp_path),
+        HostClient(FakeHost(tmp_path)),
         Service(),
         SMALL,
         place="operator",
@@ -257,7 +262,7 @@ def test_the_key_reaches_the_child_by_its_environment(port: int, mock_server: st
 
 def test_the_host_is_asked_for_and_cannot(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no httpx") as caught:
-        run_benchmark(FakeHost(tmp_path, has_httpx=False), Service(), {**SMALL, "place": "host"})
+        run_benchmark(HostClient(FakeHost(tmp_path, has_httpx=False)), Service(), {**SMALL, "place": "host"})
     assert "operator" in (caught.value.remedy or "")
 
 
@@ -282,7 +287,7 @@ def test_the_choice_of_place(wanted: str, has_httpx: bool, place: str, noted: bo
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.0.0.9", "::1", "localhost", "0.0.0.0", "::"])
 def test_from_here_a_loopback_or_wildcard_address_means_nothing(bind: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="as seen from here is not known"):
-        run_benchmark(FakeHost(tmp_path), Service(bind=bind), SMALL, place="operator")
+        run_benchmark(HostClient(FakeHost(tmp_path)), Service(bind=bind), SMALL, place="operator")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +315,7 @@ def test_addresses(bind: str, local: str, remote: str | None) -> None:
 def test_a_spec_that_cannot_be(spec: dict[str, Any], said: str, tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     with pytest.raises(ConfigError, match=said):
-        run_benchmark(host, Service(), spec)
+        run_benchmark(HostClient(host), Service(), spec)
     assert "run" not in [op for op, _ in host.asked]
 
 
@@ -318,7 +323,7 @@ def test_a_client_that_dies_on_the_host(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     service = Service(engine=Engine("/bin/false"))
     with pytest.raises(GateInconclusive, match="status 1"):
-        run_benchmark(host, service, SMALL)
+        run_benchmark(HostClient(host), service, SMALL)
 
 
 def as_client(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -329,7 +334,7 @@ def as_client(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 def test_a_client_that_dies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_client(monkeypatch, "raise SystemExit('no such thing')")
     with pytest.raises(GateInconclusive, match="status 1: no such thing"):
-        run_benchmark(FakeHost(tmp_path), Service(advertised="http://x"), SMALL, place="operator")
+        run_benchmark(HostClient(FakeHost(tmp_path)), Service(advertised="http://x"), SMALL, place="operator")
 
 
 @pytest.mark.parametrize("place", ["host", "operator"])
@@ -338,7 +343,7 @@ def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(
         GateInconclusive, match=r"killed \(SIGKILL\), and what it had measured is lost"
     ) as found:
-        run_benchmark(FakeHost(tmp_path), Service(advertised="http://x"), SMALL, place=place)
+        run_benchmark(HostClient(FakeHost(tmp_path)), Service(advertised="http://x"), SMALL, place=place)
     assert "memory" in (found.value.remedy or "")
 
 
@@ -347,7 +352,7 @@ def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pyt
     as_client(monkeypatch, "import time; time.sleep(600)")
     host = FakeHost(tmp_path, script=[None] * 100)
     with pytest.raises(GateInconclusive, match=r"said nothing for 0\.5 s"):
-        run_benchmark(host, Service(advertised="http://x"), SMALL, place=place, silence=0.5)
+        run_benchmark(HostClient(host), Service(advertised="http://x"), SMALL, place=place, silence=0.5)
     if place == "host":
         assert host.stream_made.cancelled
 
@@ -363,20 +368,20 @@ def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pyt
 def test_trouble_on_the_way(error: BaseException, becomes: type[BaseException], tmp_path: Path) -> None:
     host = FakeHost(tmp_path, script=[{"event": "level", "done": 1}, error])
     with pytest.raises(becomes):
-        run_benchmark(host, Service(), SMALL)
+        run_benchmark(HostClient(host), Service(), SMALL)
     assert host.stream_made.cancelled or becomes is GateInconclusive
 
 
 def test_no_result_is_not_a_result(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, script=[{"event": "level", "done": 1}])
     with pytest.raises(GateInconclusive, match="without a result"):
-        run_benchmark(host, Service(), SMALL)
+        run_benchmark(HostClient(host), Service(), SMALL)
 
 
 def test_other_lines_are_passed_over(tmp_path: Path) -> None:
     bench: dict[str, Any] = {"levels": [], "started": 5.0}
     host = FakeHost(tmp_path, script=["a warning", [1], {"event": "result", "bench": bench}])
-    assert run_benchmark(host, Service(), SMALL) == {**bench, "place": "host"}
+    assert run_benchmark(HostClient(host), Service(), SMALL) == {**bench, "place": "host"}
 
 
 @pytest.mark.parametrize("place", ["host", "operator"])
@@ -391,7 +396,11 @@ def test_ctrl_c_stops_the_load(place: str, port: int, mock_server: str, tmp_path
     before = set(_children())
     with pytest.raises(KeyboardInterrupt):
         run_benchmark(
-            host, service, {**SMALL, "singles": 0, "output_tokens": 100_000}, place=place, on_event=interrupt
+            HostClient(host),
+            service,
+            {**SMALL, "singles": 0, "output_tokens": 100_000},
+            place=place,
+            on_event=interrupt,
         )
     if place == "host":
         assert host.stream_made.cancelled

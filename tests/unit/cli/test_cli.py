@@ -21,9 +21,10 @@ from deployer.cli.main import COMMANDS, cli, run
 from deployer.config.files import template_folders
 from deployer.config.inventory import ServiceConfig, load_inventory
 from deployer.config.profile import load_profile, profile_folders
-from deployer.deploy.plan import Plan
 from deployer.inspect.check import Check, HostView, change_under_way
+from deployer.records.failure import Failure
 from deployer.records.hardware import EngineFacts, ModelFacts
+from deployer.records.outcome import Outcome, Plan
 from deployer.report.findings import checked_view
 from deployer.resources import shipped
 from deployer.sglang.log.diagnosis import diagnose
@@ -317,11 +318,11 @@ def test_a_bug_leaves_a_report_and_exit_code_1(
 
 def test_the_documents_keys_are_in_the_reference() -> None:
     text = DOCS.read_text()
-    plan = Plan("s", "p", "deploy", None, "0001-p", (), (), "", False, None, "none")
+    plan = Plan("s", "p", "deploy", None, "0001-p", downtime_basis="none")
     documents: list[dict[str, Any]] = [
-        Outcome("live", "s").as_dict(),
-        plan.as_dict(),
-        failure_document("s", "c"),
+        Outcome("live", "s").as_json(),
+        plan.as_json(),
+        Failure("s", "c").as_json(),
     ]
     for document in documents:
         missing = [key for key in document if f'"{key}"' not in text]

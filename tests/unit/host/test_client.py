@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from deployer.errors import AgentError, ChannelLost, HostError, LeaseHeld, LeaseLost, WorldMoved
 from deployer.host.channel import ChannelHost, Tail, begin_agent, result_of
-from deployer.host.client import HostClient, translated
+from deployer.host.client import HostClient
 from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.host.hostkeys import pinned_fingerprint
+from deployer.host.streams import translated
+from deployer.records.endpoint import Endpoint
+from deployer.records.events import RunLine
 
 
 class ScriptedPipe:
@@ -183,22 +186,23 @@ def test_the_fakes_engine_answers_when_it_is_ready() -> None:
     world = FakeWorld(engines={"0001-a": Engine(http={"/server_info": (200, "{}")})})
     world.make_live("kimi", "0001-a")
     client = HostClient(FakeHost(world))
-    assert client.http("GET", "/health", port=1).status == 200
-    assert client.http("GET", "/server_info?x=1", port=1).body == "{}"
-    assert client.http("GET", "/none", port=1).status == 404
+    endpoint = Endpoint("kimi", "127.0.0.1", 1)
+    assert client.http("GET", "/health", endpoint).status == 200
+    assert client.http("GET", "/server_info?x=1", endpoint).body == "{}"
+    assert client.http("GET", "/none", endpoint).status == 404
     world.engines["0001-a"] = Engine(ready_after=None)
     with pytest.raises(AgentError) as caught:
-        client.http("GET", "/health", port=1)
+        client.http("GET", "/health", endpoint)
     assert caught.value.detail == {"state": "refused"}
 
 
 def test_the_fake_runs_what_it_is_given() -> None:
     world = FakeWorld(run=lambda args: ([str(args["argv"])], 3))
-    stream = HostClient(FakeHost(world)).run(argv=["x"])
-    assert stream.next() == {"line": "['x']"}
+    stream = HostClient(FakeHost(world)).run(["x"], timeout=1.0)
+    assert stream.next() == RunLine("['x']")
     with pytest.raises(StopIteration):
         stream.next()
-    assert stream.result["status"] == 3
+    assert stream.result.status == 3
 
 
 def test_a_full_disk_of_the_host_is_called_one() -> None:

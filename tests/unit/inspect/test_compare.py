@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from deployer.bench import document
 from deployer.bench.load import run
 from deployer.errors import ConfigError, DeployerError, Refused, UsageError
 from deployer.inspect.compare import BenchStore, compare_words, different_arguments, subjects
+from deployer.records.failure import Failure
+from deployer.records.release import BenchSummary, ModelRef, Release
 from deployer.report.comparison_view import all_doubts
 
 Json = dict[str, Any]
@@ -28,35 +31,36 @@ def bench(rate: float, **more: Any) -> Json:
     }
 
 
-def manifest(number: int, profile: str, *arguments: str) -> Json:
+def release(number: int, profile: str, *arguments: str) -> Release:
     name = f"{number:04d}-{profile}"
-    return {
-        "release": name,
-        "number": number,
-        "profile": profile,
-        "argv": ["python", "-m", "sglang.launch_server", "--port", str(number), *arguments],
-        "environment": {"DEPLOYER_RELEASE": name, "A": "1"},
-        "was_live": True,
-        "bench_summary": {"levels": {}},
-        "model": {"path": "/m", "fingerprint": "f"},
-        "sglang": "0.5.12",
-    }
+    return Release(
+        "kimi",
+        name,
+        number=number,
+        profile=profile,
+        argv=("python", "-m", "sglang.launch_server", "--port", str(number), *arguments),
+        environment={"DEPLOYER_RELEASE": name, "A": "1"},
+        was_live=True,
+        bench_summary=BenchSummary(),
+        model=ModelRef("/m", "f"),
+        sglang="0.5.12",
+    )
 
 
-MANIFESTS = [
-    manifest(1, "tp8", "--tp", "8"),
-    manifest(2, "tp8", "--tp", "8", "--mem-fraction-static", "0.8"),
-    manifest(3, "pp8", "--pp", "8", "--disable-cuda-graph"),
-    manifest(4, "tp8", "--tp", "8", "--mem-fraction-static", "0.8"),
-    {**manifest(5, "pp8"), "bench_summary": None},
+RELEASES = [
+    release(1, "tp8", "--tp", "8"),
+    release(2, "tp8", "--tp", "8", "--mem-fraction-static", "0.8"),
+    release(3, "pp8", "--pp", "8", "--disable-cuda-graph"),
+    release(4, "tp8", "--tp", "8", "--mem-fraction-static", "0.8"),
+    replace(release(5, "pp8"), bench_summary=None),
 ]
-FILES = {(item["release"], "bench.json"): bench(100.0 + item["number"]) for item in MANIFESTS[:4]}
+FILES = {(item.release, "bench.json"): bench(100.0 + item.number) for item in RELEASES[:4]}
 FILES["0004-tp8", "bench-1.json"] = bench(200.0)
 
 
 def shelf() -> BenchStore:
     return BenchStore(
-        MANIFESTS, lambda release, name: json.dumps(FILES.get((release, name))), {"host": "gpu1"}
+        RELEASES, lambda release, name: json.dumps(FILES.get((release, name))), {"host": "gpu1"}
     )
 
 
@@ -137,7 +141,7 @@ def test_arguments_that_differ() -> None:
 def test_a_damaged_benchmark_is_left_out_of_the_noise() -> None:
     texts = {name: json.dumps(found) for name, found in FILES.items()}
     texts["0004-tp8", "bench.json"] = "{"
-    damaged = BenchStore(MANIFESTS, lambda release, name: texts.get((release, name)))
+    damaged = BenchStore(RELEASES, lambda release, name: texts.get((release, name)))
     assert damaged.noise().starts == 3
     assert shelf().noise().starts == 4
 
@@ -201,11 +205,12 @@ def test_a_document_of_a_newer_deployer_is_not_guessed_at(
 
 
 def test_a_release_that_never_was_live_is_called_that() -> None:
-    gone = {**MANIFESTS[2], "was_live": False, "state": "failed", "failure": {"signature": "gate-fail"}}
-    made = BenchStore([MANIFESTS[0], gone], shelf().read)
+    failure = Failure("gate-fail", "too slow")
+    gone = replace(RELEASES[2], was_live=False, state="failed", failure=failure)
+    made = BenchStore([RELEASES[0], gone], shelf().read)
     said = all_doubts(compare_words(["1", "3"], lambda: made))
-    assert said[0] == "0003-pp8 never was live: failed (gate-fail)"
-    assert not any("0001-tp8 never" in text for text in said)
+    assert said[0] == "0003-pp8 was never live: failed (gate-fail)"
+    assert not any("0001-tp8 was never" in text for text in said)
 
 
 def test_the_newest_version_is_the_one_that_is_written() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from deployer.deploy.estimate import Estimate
 from deployer.deploy.wait import WaitUpdate
 from deployer.report.launch_view import LaunchView, duration
 from deployer.sglang.log.launch import LaunchLog
@@ -19,7 +20,6 @@ def updates(name: str) -> list[WaitUpdate]:
     for t, piece, text in launch(name):
         log.feed(text, t, piece)
         state = log.state
-        estimate = {"load": 60.0, "capture": 33.0}
         lines = (text,) if text.strip() else ()
         result.append(
             WaitUpdate(
@@ -30,8 +30,7 @@ def updates(name: str) -> list[WaitUpdate]:
                 state,
                 bytes_read=1 << 30,
                 bytes_total=1 << 32,
-                estimate=estimate,
-                estimate_from="0006-tp8",
+                estimate=Estimate({"load": 60.0, "capture": 33.0}, "0006-tp8"),
                 remaining=93.0,
                 lines=lines,
             )

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.deploy.verify import in_effect
+from deployer.records.release import Release, Requested
 from deployer.sglang.flags.versions import defaults
 from deployer.sglang.log.changed_values import reason
 from deployer.sglang.server.effect import Computed, computed
@@ -116,7 +117,9 @@ def test_the_smaller_of_slots_and_requests_is_the_capacity() -> None:
 def test_any_shape_is_read(info: Any, lines: list[str]) -> None:
     shape = info if isinstance(info, dict) else {"internal_states": info}
     assert computed(shape, lines).slots >= 0
-    json.dumps(in_effect({"pp_size": 2, "max_running_requests": 4}, shape, lines=lines).details())
+    requested = Requested({"pp_size": 2, "max_running_requests": 4})
+    release = Release("kimi", "0001-tp8", requested=requested)
+    json.dumps(in_effect(release, shape, lines=lines).details())
 
 
 @pytest.mark.parametrize(
