@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 import pytest
-from deployer.deploy.model import Outcome, failure_document
 from rich.console import Console
 
 from deployer import errors
