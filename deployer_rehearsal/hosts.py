@@ -40,7 +40,7 @@ from deployer_rehearsal.standin import FAULTS, configure, engine_settings, fault
 from deployer_rehearsal.system import LOGINS, SSH_PORT, write_system
 
 IMAGE_BYTES = 16 << 30
-BOOT_SECONDS = 60.0
+BOOT_SECONDS = 120.0
 Say = Callable[[str], None]
 
 

@@ -23,10 +23,8 @@ if [ $# -gt 0 ]; then
     exit
 fi
 failed=
-tools/unit.sh "$python" || failed="unit tests"
-run tests/host tests/e2e -m "alone and not sglang" || failed="$failed${failed:+, }tests that measure time"
-run tests/host tests/e2e -n 4 --dist worksteal -m "not alone and not sglang" || failed="$failed${failed:+, }tests side by side"
-[ -z "$failed" ] || {
-    echo "failed: $failed (see the summaries above)" >&2
-    exit 1
-}
+tools/unit.sh "$python" || failed="$failed  [unit tests]"
+run tests/host tests/e2e -m "alone and not sglang" || failed="$failed  [tests that measure time]"
+[ -z "$failed" ] || echo "failed so far:$failed"
+run tests/host tests/e2e -n 4 --dist worksteal -m "not alone and not sglang" || failed=yes
+[ -z "$failed" ]

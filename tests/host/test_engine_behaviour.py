@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 import socket
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,46 +50,56 @@ def child(engine: Engine, title: str) -> int:
     return min(map(int, until(found)))
 
 
-def test_its_ends_are_the_real_ones(start: Start) -> None:
-    found: dict[str, dict[str, Any]] = {
-        "bad flag": ended(start(NEW, "--no-such-flag")),
-        "wrong model": ended(start(NEW, "--model-path", "/srv/none")),
-    }
+def signalled(start: Start, number: signal.Signals) -> dict[str, Any]:
+    idle = start(NEW, "--tp-size", "1").ready()
+    idle.process.send_signal(number)
+    return ended(idle)
+
+
+def sigterm_while_starting(start: Start) -> dict[str, Any]:
     loading = start(NEW, "--tp-size", "1", scale=1.0)
     loading.wait_for("server_args=")
     loading.process.terminate()
-    found["SIGTERM while it starts"] = ended(loading)
-    for name, number in (("SIGTERM while idle", signal.SIGTERM), ("SIGINT while idle", signal.SIGINT)):
-        idle = start(NEW, "--tp-size", "1").ready()
-        idle.process.send_signal(number)
-        found[name] = ended(idle)
-    seen = start(NEW, "--tp-size", "1", scale=1.0)
-    assert fits(health(seen, "200"), kept("launch", NEW)["health"])
+    return ended(loading)
+
+
+def sigterm_while_idle(start: Start) -> dict[str, Any]:
     # The real one looks for a SIGTERM every 5 s only; here a request keeps it until it has been asked.
-    answered: list[int] = []
-    client = threading.Thread(
-        target=lambda: answered.append(
-            seen.post("/v1/completions", LONG).json()["usage"]["completion_tokens"]
-        )
-    )
-    client.start()
-    until(lambda: seen.get("/v1/loads").json()["loads"][0]["num_running_reqs"] == 1)
-    seen.process.send_signal(signal.SIGTERM)
-    seen.wait_for("SIGTERM received")
-    found["SIGTERM while idle"]["health"] = ["200", *health(seen, "refused")]
-    found["SIGTERM while busy"] = ended(seen)
-    client.join()
-    found["SIGTERM while busy"]["answered"] = answered == [LONG["max_tokens"]]
-    for title in ("scheduler", "detokenizer"):
-        killed = start(NEW, "--tp-size", "1").ready()
-        os.kill(child(killed, title[:7]), signal.SIGKILL)
-        found[f"{title} killed"] = ended(killed)
-    stages = start(NEW, "--pp-size", "2").ready()
-    os.kill(child(stages, "schedul"), signal.SIGKILL)
-    found["one stage of two killed"] = ended(stages)
+    busy, _ = stopped_while_busy(start)
+    return {**signalled(start, signal.SIGTERM), "health": ["200", *busy]}
+
+
+def sigterm_while_busy(start: Start) -> dict[str, Any]:
+    return stopped_while_busy(start)[1]
+
+
+def stopped_while_busy(start: Start) -> tuple[list[str], dict[str, Any]]:
+    """What /health says after a SIGTERM that comes while a request is under way, and how it ends."""
+    engine = start(NEW, "--tp-size", "1").ready()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(engine.post, "/v1/completions", LONG)
+        until(lambda: engine.get("/v1/loads").json()["loads"][0]["num_running_reqs"] == 1)
+        engine.process.send_signal(signal.SIGTERM)
+        engine.wait_for("SIGTERM received")
+        states = health(engine, "refused")
+        end = ended(engine)
+    answered = answer.result().json()["usage"]["completion_tokens"]
+    return states, {**end, "answered": answered == LONG["max_tokens"]}
+
+
+def child_killed(start: Start, title: str, *argv: str) -> dict[str, Any]:
+    engine = start(NEW, *argv).ready()
+    os.kill(child(engine, title), signal.SIGKILL)
+    return ended(engine)
+
+
+def scheduler_killed_while_starting(start: Start) -> dict[str, Any]:
     early = start(NEW, "--tp-size", "1", scale=1.0)
     os.kill(child(early, "schedul"), signal.SIGKILL)
-    found["scheduler killed while it starts"] = ended(early)
+    return ended(early)
+
+
+def port_taken(start: Start) -> dict[str, Any]:
     with socket.socket() as thief:
         thief.bind((HOST, 0))
         thief.listen()
@@ -99,10 +110,36 @@ def test_its_ends_are_the_real_ones(start: Start) -> None:
         alive = taken.process.poll() is None
         told = end_kinds(taken.log.split("\n"))
         taken.process.kill()
-        found["port taken"] = {"alive after SIGTERM": alive, "said": told, "exit": taken.end()}
-    expected = kept("ends", NEW)
-    assert found.keys() == expected.keys()
-    assert [name for name in found if not same_end(found[name], expected[name])] == [], found
+        return {"alive after SIGTERM": alive, "said": told, "exit": taken.end()}
+
+
+ENDS: dict[str, Callable[[Start], dict[str, Any]]] = {
+    "bad flag": lambda start: ended(start(NEW, "--no-such-flag")),
+    "wrong model": lambda start: ended(start(NEW, "--model-path", "/srv/none")),
+    "SIGTERM while it starts": sigterm_while_starting,
+    "SIGTERM while idle": sigterm_while_idle,
+    "SIGINT while idle": lambda start: signalled(start, signal.SIGINT),
+    "SIGTERM while busy": sigterm_while_busy,
+    "scheduler killed": lambda start: child_killed(start, "schedul", "--tp-size", "1"),
+    "detokenizer killed": lambda start: child_killed(start, "detoken", "--tp-size", "1"),
+    "one stage of two killed": lambda start: child_killed(start, "schedul", "--pp-size", "2"),
+    "scheduler killed while it starts": scheduler_killed_while_starting,
+    "port taken": port_taken,
+}
+
+
+def test_every_end_of_the_real_one_is_tried() -> None:
+    assert ENDS.keys() == kept("ends", NEW).keys()
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_its_ends_are_the_real_ones(start: Start, name: str) -> None:
+    end = ENDS[name](start)
+    assert same_end(end, kept("ends", NEW)[name]), end
+
+
+def test_its_health_while_it_starts_is_the_real_ones(start: Start) -> None:
+    assert fits(health(start(NEW, "--tp-size", "1", scale=1.0), "200"), kept("launch", NEW)["health"])
 
 
 def test_a_scheduler_that_dies_early_is_told_in_the_old_words(start: Start) -> None:

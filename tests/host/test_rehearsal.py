@@ -188,7 +188,7 @@ def test_faults_are_written_where_the_engine_reads_them(fresh_host: RehearsalHos
     assert seen == "[{'name': 'never-ready'}, {'name': 'slow', 'percent': 40}]"
     assert hosts.fault(fresh_host.set, None, "clear") == []
     assert hosts.read_faults(fresh_host) == []
-    with pytest.raises(UsageError, match="no fault"):
+    with pytest.raises(UsageError, match="unknown fault"):
         hosts.fault(fresh_host.set, None, "melt")
     with pytest.raises(UsageError, match="no host"):
         hosts.fault(fresh_host.set, "practice-9", "slow")
