@@ -28,11 +28,16 @@ class RehearsalHost:
     engine: str = "standin"
 
     @property
+    def init(self) -> int | None:
+        """The host's PID 1 as the machine numbers it; None if the host is not running."""
+        inits = map(container.init_of, container.containers_of(self.folder / "root"))
+        return next((init for init in inits if init is not None), None)
+
+    @property
     def pid(self) -> int:
-        """The host's PID 1 as the machine numbers it. Raise HostError if the host is not running."""
-        inits = self._inits()
-        if inits:
-            return inits[0]
+        """The same of a host that must be running; raise HostError otherwise."""
+        if (init := self.init) is not None:
+            return init
         raise HostError(
             f"practice host {self.name} of set {self.set} is not running",
             remedy="run `deployer rehearse up`",
@@ -41,11 +46,7 @@ class RehearsalHost:
     @property
     def running(self) -> bool:
         """Whether it has a PID 1."""
-        return bool(self._inits())
-
-    def _inits(self) -> list[int]:
-        inits = map(container.init_of, container.containers_of(self.folder / "root"))
-        return [init for init in inits if init is not None]
+        return self.init is not None
 
     @property
     def ssh_config(self) -> Path:

@@ -76,21 +76,7 @@ def up(
             require_memory(hosts)
         ensure(say)
     with sets.lock_set(set_name):
-        record = sets.load_set(set_name)
-        if record and (record.engine, record.engine_version) != (engine, engine_version):
-            kind = "the stand-in for " if record.engine == "standin" else "the real "
-            raise UsageError(
-                f"set {set_name} already exists, with {kind}SGLang {record.engine_version}",
-                remedy=f"run `deployer rehearse down --name {set_name}` first",
-            )
-        record = record or SetRecord(set_name, folder, engine_version, engine=engine)
-        count = max(hosts, len(record.hosts))
-        folder.mkdir(parents=True, exist_ok=True)
-        addresses = sets.take_addresses(set_name, folder, count)
-        for number, address in enumerate(addresses, start=1):
-            name = f"practice-{number}"
-            record = replace(record, hosts={name: HostRecord(name, address)} | record.hosts)
-        record.save()
+        record = _recorded(set_name, folder, hosts, engine, engine_version)
         if engine == "sglang" and not prepared(environment()):
             raise HostError(
                 "the prepared SGLang was removed meanwhile", remedy="run the same command again to prepare it"
@@ -107,21 +93,37 @@ def up(
                 if settings:
                     configure(host, **settings)
                 continue
-            image = host.folder / "disk.img"
             if not (host.folder / "complete").exists():
                 say(f"{host.name}: preparing its disk and files")
                 _prepare(host, engine_version, dict(settings or {}))
-            say(f"{host.name}: booting from {image}")
+            say(f"{host.name}: booting from {host.folder / 'disk.img'}")
             _boot(host)
         for host in ready:
             if host.name in started:
                 _await_boot(host)
                 if settings:
                     configure(host, **settings)
-                say(
-                    f"{host.name} is up at {host.address}:{host.port} ({time.monotonic() - started[host.name]:.1f} s)"
-                )
+                seconds = time.monotonic() - started[host.name]
+                say(f"{host.name} is up at {host.address}:{host.port} ({seconds:.1f} s)")
         return ready
+
+
+def _recorded(set_name: str, folder: Path, hosts: int, engine: str, version: str) -> SetRecord:
+    """Return the saved record of a set with so many hosts or more. Raise UsageError if it has another engine."""
+    record = sets.load_set(set_name) or SetRecord(set_name, folder, version, engine=engine)
+    if (record.engine, record.engine_version) != (engine, version):
+        kind = "the stand-in for " if record.engine == "standin" else "the real "
+        raise UsageError(
+            f"set {set_name} already exists, with {kind}SGLang {record.engine_version}",
+            remedy=f"run `deployer rehearse down --name {set_name}` first",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    addresses = sets.take_addresses(set_name, folder, max(hosts, len(record.hosts)))
+    names = [f"practice-{number}" for number in range(1, len(addresses) + 1)]
+    fresh = {name: HostRecord(name, address) for name, address in zip(names, addresses, strict=True)}
+    record = replace(record, hosts=fresh | record.hosts)
+    record.save()
+    return record
 
 
 def _version(engine: str, version: str | None, settings: Mapping[str, object]) -> str:
@@ -279,16 +281,16 @@ def status(set_name: str = DEFAULT_SET) -> dict[str, Any]:
     folder = sets.set_folder(set_name)
     shown = []
     for host in find(set_name):
-        running = host.running
+        init = host.init
         shown.append(
             {
                 "host": host.name,
                 "address": host.address,
                 "port": host.port,
-                "running": running,
-                "pid": host.pid if running else None,
-                "ssh": running and machine.ssh_answers(host.address, host.port),
-                "faults": read_faults(host) if running else [],
+                "running": init is not None,
+                "pid": init,
+                "ssh": init is not None and machine.ssh_answers(host.address, host.port),
+                "faults": read_faults(host),
             }
         )
     return {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deployer.errors import UsageError
+from deployer.errors import HostError, UsageError
 from deployer_rehearsal import machine
 from deployer_rehearsal.checks import check_fault, check_settings
 from deployer_rehearsal.engine.sglang.faults import NAMES
@@ -57,10 +57,10 @@ def fault(
 
 
 def read_faults(host: RehearsalHost) -> list[dict[str, Any]]:
-    """Return the faults in force on a running host, each with its name and options."""
+    """Return the faults in force on a host, each with its name and options; none if it is not running."""
     try:
         faults: list[dict[str, Any]] = json.loads(_path(host, FAULTS_FILE).read_text())["faults"]
-    except (FileNotFoundError, ValueError, KeyError):
+    except (HostError, OSError, ValueError, KeyError):  # not running, or none
         return []
     return faults
 
