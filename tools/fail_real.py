@@ -329,8 +329,8 @@ def judge(case: Case, out: Path) -> str:
     after = json.loads((out / f"{case.name}.json").read_text())
     lines = read((out / f"{case.name}.log").read_text("utf-8", "replace"))
     alone, told = diagnose(lines), diagnose(lines, unit(after))
-    signature = told.failure.signature if told.failure else "none"
-    by_file = alone.failure.signature if alone.failure else "none"
+    signature = told.cause.signature if told.cause else "none"
+    by_file = alone.cause.signature if alone.cause else "none"
     if after["ended"] == "stopped" and signature == "stopped":
         signature = "none"  # it came up, and was stopped
     said = f"{signature} {told.phase}"
@@ -343,7 +343,7 @@ def judge(case: Case, out: Path) -> str:
     )
     beside = "" if by_file == signature else f" [by the log alone: {by_file}]"
     status = after["returncode"] if after["ended"] != "hung" else "hung"
-    cause = told.failure.cause[:150] if told.failure else told.verdict
+    cause = told.cause.cause[:150] if told.cause else told.verdict
     return f"{word:8}{case.name:28}{status!s:>5} {after['seconds']:5}s {said}{beside}: {cause}"
 
 

@@ -189,8 +189,8 @@ def profiles(app: App, version: str | None) -> int:
       deployer profiles --sglang 0.5.23 --json
     """
     from deployer.report.views import profiles_view
-    from deployer.sglang.flags.arguments import profile_listing
     from deployer.sglang.flags.versions import flag_table
+    from deployer.sglang.profile_list import profile_listing
 
     learned = app.flags_folder()
     entries = profile_listing(app.profile_folders(), version, learned)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
-from deployer.deploy.advice import advise, warnings
 from deployer.deploy.engine_preflight import (
     ENGINE_REMEDY,
     engine_complaint,
     engine_notes,
 )
+from deployer.deploy.facts import observed_facts
 from deployer.deploy.plan import make_plan
 from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
@@ -29,7 +29,7 @@ from deployer.records.codec import Json
 from deployer.records.host import HostState, Transition
 from deployer.records.outcome import RESUMABLE, Objection, Outcome, Plan, Step
 from deployer.records.release import ModelRef, Release, Requested
-from deployer.sglang.rules import Finding
+from deployer.sglang.rules import Finding, Severity, judge
 from deployer.text import count_of
 from deployer.units.bundle import build_bundle
 
@@ -129,12 +129,15 @@ def preview(session: Session, profile: Profile) -> Preview:
 
 
 def _findings(session: Session, profile: Profile, observed: HostState) -> tuple[Finding, ...]:
-    """What the rules say about the profile on this host."""
-    version = observed.engine.sglang if observed.engine else None
-    report = advise(
-        profile, session.service, session.host_config, version, observed=observed, learned=session.learned
-    )
-    return report.findings
+    """Return what the rules say about the profile on this host."""
+    return judge(
+        observed_facts(profile, session.service, session.host_config, observed, session.learned)
+    ).findings
+
+
+def warnings(findings: Iterable[Finding]) -> list[str]:
+    """Return the warnings among findings as notes on a plan."""
+    return [f"{item} ({item.remedy})" for item in findings if item.severity is Severity.WARNING]
 
 
 def _plan(session: Session, observed: HostState, release: Release) -> Plan:

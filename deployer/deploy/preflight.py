@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from deployer.bench.runner import choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.deploy.advice import as_objections
 from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
 from deployer.records.endpoint import collides, unit_name
@@ -16,8 +15,8 @@ from deployer.records.host import HostState, ServiceState
 from deployer.records.outcome import Objection
 from deployer.records.release import Release
 from deployer.sglang.flags.devices import rank_places, taken
-from deployer.sglang.rules import Finding
-from deployer.sglang.rules.sizes import gpu_remedy, too_few_gpus
+from deployer.sglang.rules import Finding, Severity
+from deployer.sglang.rules.sizes import GPU_REMEDY, too_few_gpus
 
 #: Memory in use on a GPU that nobody admits to and that is still no reason to refuse (driver, display), in bytes.
 _IDLE_GPU_MEMORY = 2 * 1024**3
@@ -61,8 +60,9 @@ def objections(
                 "free some space; 256 MB are needed",
             )
         )
-    said = {item.code for item in found}
-    return found + [item for item in as_objections(findings) if item.code not in said]
+    raised = {item.code for item in found}
+    errors = [item for item in findings if item.severity is Severity.ERROR and item.rule not in raised]
+    return found + [Objection(item.rule, item.text, item.remedy) for item in errors]
 
 
 def installation(observed: HostState, service: ServiceConfig) -> list[Objection]:
@@ -151,10 +151,8 @@ def _gpus(
         found.append(
             Objection(
                 "too-few-gpus",
-                too_few_gpus(
-                    release.profile if release else "?", needed, service.name, len(wanted), host.name
-                ),
-                gpu_remedy(),
+                too_few_gpus(needed, service.name, len(wanted), host.name),
+                GPU_REMEDY,
             )
         )
     own = set(state.running.pids) if state.running else set()

@@ -9,16 +9,14 @@ from pathlib import Path
 
 from deployer.config.inventory import Inventory, ServiceConfig
 from deployer.config.profile import Profile
-from deployer.deploy.advice import advise
 from deployer.deploy.engine_preflight import Question, ask_host, engine_complaint
+from deployer.deploy.facts import with_host
 from deployer.deploy.preflight import installation
 from deployer.deploy.session import Connector, Session
 from deployer.errors import ConfigError
 from deployer.records.codec import Json
 from deployer.records.host import HostState
-from deployer.sglang.flags.arguments import launch_arguments
-from deployer.sglang.flags.versions import flag_table
-from deployer.sglang.rules import Finding, Severity
+from deployer.sglang.rules import Facts, Finding, Severity, judge
 from deployer.sglang.server.answers import Asked
 from deployer.units.bundle import Bundle, build_bundle
 
@@ -73,18 +71,12 @@ class Check:
         version = self.version
         if version is None and state is not None and state.engine is not None:
             version = state.engine.sglang
-        problems = self._rendering_problems(service, profile, version)
+        facts = Facts.of(profile, service, self.inventory.host(service.host), version, self.learned)
+        report = judge(facts if state is None else with_host(facts, state))
+        if not report.blocking:
+            report = report.with_problems(self._unit_problems(service, profile, version))
         if answer is not None and answer.verdict == "refused":
-            problems.append(engine_complaint(answer, version))
-        report = advise(
-            profile,
-            service,
-            self.inventory.host(service.host),
-            version,
-            observed=state,
-            problems=problems,
-            learned=self.learned,
-        )
+            report = report.with_problems([engine_complaint(answer, version)])
         missing = [
             Finding(
                 item.code, Severity.ERROR, "the host has what the service names", item.message, item.remedy
@@ -96,7 +88,7 @@ class Check:
             "service": service.name,
             "profile": profile.name,
             "sglang": version,
-            "flags_of": str(flag_table(version, self.learned).version),
+            "flags_of": str(facts.table.version),
             "changing": change_under_way(state, service),
             "asked": answer.judgement() if answer is not None else None,
             "problem": "; ".join(item.text for item in errors) or None,
@@ -119,18 +111,13 @@ class Check:
             resolve=lambda secret: "not-asked-for",
         )
 
-    def _rendering_problems(self, service: ServiceConfig, profile: Profile, version: str | None) -> list[str]:
-        """Return what keeps the profile from being rendered for the service."""
-        problems: list[str] = []
+    def _unit_problems(self, service: ServiceConfig, profile: Profile, version: str | None) -> list[str]:
+        """Return what only rendering the unit can find: in its template, and in its size."""
         try:
             self._render(service, profile, version)
         except ConfigError as error:
-            problems += error.detail.get("problems") or [error.message]
-            try:
-                launch_arguments(profile, service, version, self.learned)
-            except ConfigError as more:
-                problems += more.detail.get("problems") or [more.message]
-        return list(dict.fromkeys(problems))
+            return list(error.detail.get("problems") or [error.message])
+        return []
 
 
 def change_under_way(state: HostState | None, service: ServiceConfig) -> str | None:

@@ -16,6 +16,7 @@ from deployer.records.codec import Json
 from deployer.records.outcome import Objection, Outcome, Plan
 from deployer.records.release import BenchSummary
 from deployer.report.effect_view import effect_rows
+from deployer.sglang.profile_list import ProfileRow
 from deployer.text import count_of
 
 _GIB = 1024**3
@@ -247,7 +248,7 @@ def gpu_count(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
-def profiles_view(entries: Iterable[Json], notes: Iterable[str] = ()) -> RenderableType:
+def profiles_view(entries: Iterable[ProfileRow], notes: Iterable[str] = ()) -> RenderableType:
     """Profiles with what they come to, and remarks on all of them."""
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for name in ("profile", "what it is", "arguments"):
@@ -259,6 +260,6 @@ def profiles_view(entries: Iterable[Json], notes: Iterable[str] = ()) -> Rendera
             + (f" [dim]({gpu_count(item['gpus'])})[/dim]" if item["gpus"] is not None else ""),
             f"[dim]{escape(' '.join(item['arguments']))}[/dim]"
             if item["arguments"] is not None
-            else f"[red]{escape(item['problem'])}[/red]",
+            else f"[red]{escape(item['problem'] or '')}[/red]",
         )
     return Group(table, *(f"[yellow]note[/yellow] {escape(note)}" for note in notes))

@@ -16,7 +16,8 @@ from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
-from deployer.sglang.flags.arguments import LaunchArguments, check_gpus, launch_arguments
+from deployer.sglang.flags.arguments import LaunchArguments
+from deployer.sglang.rules import RULES, Facts, launch_arguments
 from deployer.units import quoting
 from deployer.units.render import TEXT_LIMIT, UNIT_TEMPLATE, render
 from deployer.units.text import section
@@ -90,11 +91,9 @@ def build_bundle(
         raise ConfigError(
             f"{release!r} is no name of a release", remedy="a release is named like 0007-pp8-async"
         )
-    notes = []
-    if remark := check_gpus(profile, service, host):
-        notes.append(remark)
-    arguments = launch_arguments(profile, service, version, learned)
-    notes += arguments.notes
+    facts = Facts.of(profile, service, host, version, learned)
+    arguments = launch_arguments(facts)
+    notes = [item.message for item in RULES["gpus-unused"].findings(facts)] + arguments.notes
     folder = PurePosixPath(STATE_ROOT) / service.name / "releases" / release
     argv = list(arguments.argv)
     files: dict[str, dict[str, Any]] = {}

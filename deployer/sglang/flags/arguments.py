@@ -1,35 +1,35 @@
 """From a profile's concepts to the command line of one SGLang version. Pure.
 
-A concept is spelled differently from version to version; the flag tables say which spelling a version has. Flags
-are written in full, because SGLang's parser takes abbreviations and finds them ambiguous in a later version.
+A concept is spelled differently from version to version; the flag tables say which spelling a version has. Flags are
+written in full: SGLang's parser accepts abbreviations, which become ambiguous in a later version. Nothing raises here:
+what does not fit is listed in the result, and the rules (`deployer.sglang.rules`) report it with all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from pathlib import Path
 from typing import Any
 
-from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.config.problems import Problem, complain
-from deployer.config.profile import Profile, effective_profile, load_profile, profile_names
+from deployer.config.inventory import ServiceConfig
+from deployer.config.problems import Problem
+from deployer.config.profile import Profile
 from deployer.config.secrets import Secret
-from deployer.config.wording import KeyPath, nearest
-from deployer.errors import ConfigError
+from deployer.config.wording import nearest
 from deployer.sglang.flags import extra
 from deployer.sglang.flags.versions import Flag, FlagTable, flag_table, history, known_versions, parse_version
-from deployer.sglang.rules import RULES, Facts, shape_findings
-from deployer.sglang.rules.pipeline import LOG_INTERVAL
 
-#: What a server is known by; it may not differ from what was asked for, whatever a profile allows.
+#: SGLang's default of --decode-log-interval.
+LOG_INTERVAL = 40
+#: What identifies a server: it may not differ from what was requested, whatever a profile allows.
 _NEVER_ALLOWED = frozenset({"model_path", "served_model_name", "host", "port", "api_key", "admin_api_key"})
 
 
 @dataclass(frozen=True)
 class Concept:
-    """Something a typed field says, and its spellings, newest first. A spelling is one option or several together."""
+    """What a typed field controls, and its spellings, newest first. A spelling is one option or several together."""
 
     field: str
     spellings: tuple[tuple[str, ...], ...]
@@ -69,14 +69,14 @@ QUANTIZATION = _concept("quantization", "--quantization")
 CONFIG = _concept("deployer (it carries secrets)", "--config")
 API_KEY = _concept("the service's api_key", "--api-key")
 NODES = _concept("deployer (a service runs on one host)", "--nnodes", "--node-rank")
-#: Not owned by a field: deployer chooses a value only where nobody else does.
+#: Not owned by a field: deployer chooses a value only if the profile and the service do not.
 DECODE_LOG = _concept("extra_args.decode-log-interval", "--decode-log-interval")
 
 CONCEPTS = (
     MODEL, NAME, BIND, PORT, TP, PP, DP, DP_ATTENTION, EP, EP_MOE, DEEPEP, DEPTH, MICRO_BATCH, RUNNING, TOKENS, CONTEXT,
     GRAPHS_OFF, GRAPH_BATCH, FRACTION, CHUNK, KV_TYPE, ATTENTION, A2A, RUNNER, QUANTIZATION, CONFIG, API_KEY, NODES,
 )  # fmt: skip
-#: Every option that a typed field renders -> that field.
+#: Every option that a typed field renders, with that field.
 OWNED: Mapping[str, str] = {
     option: concept.field
     for concept in reversed(CONCEPTS)
@@ -87,10 +87,10 @@ OWNED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """The command line of one server.
+    """The command line of one server; not usable if it has ``problems``.
 
-    ``secret_config`` is for SGLang's ``--config`` file (its keys are flags without the dashes); ``requested``
-    says what ``/server_info`` must show.
+    ``secret_config`` is for SGLang's ``--config`` file (its keys are flags without the dashes); ``requested`` is what
+    ``/server_info`` must show.
     """
 
     argv: list[str]
@@ -98,10 +98,11 @@ class LaunchArguments:
     notes: list[str]
     requested: dict[str, Any]
     table: FlagTable = field(repr=False)
+    problems: tuple[Problem, ...] = ()
 
 
 class _Rendering:
-    """Collects words, what they ask for, and everything that is wrong."""
+    """Collects words, what they request, and everything that is wrong."""
 
     def __init__(self, table: FlagTable, learned: Path | None) -> None:
         self.table = table
@@ -112,14 +113,14 @@ class _Rendering:
         self.problems: list[Problem] = []
 
     def flags(self, concept: Concept) -> Sequence[tuple[str, Flag]]:
-        """The concept in this version's spelling; a deprecated one only where there is no other."""
+        """Return the concept in this version's spelling; a deprecated one only if there is no other."""
         known = self.table.by_name
         fitting = [spelling for spelling in concept.spellings if all(option in known for option in spelling)]
         fitting.sort(key=lambda spelling: any(known[option].deprecated for option in spelling))
         return [(option, known[option]) for option in fitting[0]] if fitting else []
 
     def add(self, concept: Concept, value: Any, *, show: bool = True) -> None:
-        """Set a concept; a switch among its options is turned on. None means: not said."""
+        """Set a concept, turning on the switches among its options; None leaves it out."""
         if value is None:
             return
         flags = self.flags(concept)
@@ -138,8 +139,22 @@ class _Rendering:
 
     @property
     def remark(self) -> extra.Remark | None:
-        """Where a value outside of the known choices is remarked upon; None: it is refused."""
+        """What takes a remark on a value outside the known choices; None if such a value is refused."""
         return None if self.table.strict else self.remarks.append
+
+    def key_file(self, service: ServiceConfig) -> dict[str, Secret]:
+        """Return the API key for the --config file; it must never be on the command line."""
+        if service.api_key is None:
+            return {}
+        if self.flags(CONFIG):
+            return {"api-key": service.api_key}
+        first = history("--config", self.learned)[0]
+        text = (
+            f"service {service.name}: api_key: {self.table.title} accepts the key only on its command line, where "
+            f"everybody on the host can read it; SGLang {first} is the first version that reads it from a file"
+        )
+        self.problems.append(Problem((), text))
+        return {}
 
     def lacking(self, concept: Concept) -> str:
         options = [spelling[0] for spelling in concept.spellings]
@@ -157,73 +172,43 @@ class _Rendering:
             self.problems.append(Problem(tuple(path.split(".")), text))
 
 
-def launch_arguments(
-    profile: Profile, service: ServiceConfig, version: str | None, learned: Path | None = None
+def render(
+    profile: Profile, service: ServiceConfig | None, table: FlagTable, learned: Path | None = None
 ) -> LaunchArguments:
-    """The command line that runs ``profile`` as ``service`` under a version of SGLang.
+    """Return the command line of ``profile`` for the version of ``table``, with what does not fit as ``problems``.
 
-    ``version`` None is for previews: the newest known one is taken. ``learned`` is the folder of the site's own flag
-    tables. ConfigError with all that does not fit: concepts the version lacks, values it does not allow, flags in
-    extra_args that it has not or that are not theirs to set.
+    Without a service there is no program, model and address in it: for lists of profiles. ``learned`` is the folder of
+    the site's own flag tables.
     """
-    out = _Rendering(flag_table(version, learned), learned)
-    profile = effective_profile(service, profile)
-    out.add(MODEL, service.model)
-    out.add(NAME, service.served_model_name)
-    out.add(BIND, service.bind)
-    out.add(PORT, service.port)
-    return _finish(out, profile, {**profile.extra_args, **service.extra_args}, service)
-
-
-def profile_arguments(profile: Profile, version: str | None, learned: Path | None = None) -> LaunchArguments:
-    """What a profile itself asks for, without model, address and program: for lists of profiles."""
-    return _finish(_Rendering(flag_table(version, learned), learned), profile, profile.extra_args, None)
-
-
-def _finish(
-    out: _Rendering, profile: Profile, extra_args: Mapping[str, Any], service: ServiceConfig | None
-) -> LaunchArguments:
-    notes = [out.table.note] if out.table.note else []
+    out = _Rendering(table, learned)
+    program, extra_args, secret_config = list[str](), profile.extra_args, dict[str, Secret]()
+    if service is not None:
+        program = [service.engine.python, "-m", "sglang.launch_server"]
+        extra_args = {**profile.extra_args, **service.extra_args}
+        out.add(MODEL, service.model)
+        out.add(NAME, service.served_model_name)
+        out.add(BIND, service.bind)
+        out.add(PORT, service.port)
+        secret_config = out.key_file(service)
     _concepts(out, profile)
-    matched, wrong = extra.check_names(extra_args, out.table, OWNED, out.learned)
+    matched, wrong = extra.check_names(extra_args, table, OWNED, learned)
     if profile.parallelism.pp > 1 and DECODE_LOG.spellings[0][0] not in {option for option, *_ in matched}:
         out.add(DECODE_LOG, log_interval(profile.loop_size))
-    argv, shows, wrong_values = extra.words(matched, out.remark)
-    out.argv += argv
-    out.requested |= shows
+    argv, shown, wrong_values = extra.words(matched, out.remark)
     out.problems += [Problem(("extra_args", key), text) for key, text in wrong + wrong_values]
-    out.problems += check_allowed(profile.verify.allow_changed, out.learned)
-    secret_config: dict[str, Secret] = {}
-    if service is not None and service.api_key is not None:
-        if out.flags(CONFIG):
-            secret_config["api-key"] = service.api_key
-        else:
-            first = history("--config", out.learned)[0]
-            out.problems.append(
-                Problem(
-                    (),
-                    f"service {service.name}: api_key: {out.table.title} takes the key only on its command "
-                    f"line, where everybody on the host can read it; SGLang {first} is the first that takes it "
-                    "from a file",
-                )
-            )
-    if out.problems:
-        where = f"profile {profile.name}" + (f" for service {service.name}" if service else "")
-        remedy = "correct the profile, or take one that fits this SGLang version"
-        if out.table.note:
-            remedy += "; its flags are not known exactly: `deployer sglang learn` reads them from the host"
-        raise complain(where, out.problems, remedy=remedy)
+    out.problems += check_allowed(profile.verify.allow_changed, learned)
+    notes = [table.note] if table.note else []
     notes += [
-        f"{text}; the list for {out.table.title} may be incomplete, so SGLang itself decides"
+        f"{text}; the list for {table.title} may be incomplete, so SGLang itself decides"
         for text in out.remarks
     ]
-    program = [service.engine.python, "-m", "sglang.launch_server"] if service is not None else []
-    return LaunchArguments([*program, *out.argv], secret_config, notes, out.requested, out.table)
+    return LaunchArguments(
+        [*program, *out.argv, *argv], secret_config, notes, out.requested | shown, table, tuple(out.problems)
+    )
 
 
 def _concepts(out: _Rendering, profile: Profile) -> None:
     sizes, pipeline, limits, memory = profile.parallelism, profile.pipeline, profile.limits, profile.memory
-    out.problems += [Problem(path, text) for path, text in check_sizes(profile)]
     out.add(TP, sizes.tp)
     out.add(PP, sizes.pp if sizes.pp > 1 else None)
     if sizes.dp_attention:
@@ -232,7 +217,7 @@ def _concepts(out: _Rendering, profile: Profile) -> None:
         out.add(DP, sizes.dp if sizes.dp > 1 else None)
     _experts(out, profile)
     out.add(DEPTH, pipeline.async_batch_depth or None)
-    # "auto" is what SGLang does when it is not told: max_running_requests // pp.
+    # "auto" is SGLang's own choice: max_running_requests // pp.
     out.add(MICRO_BATCH, pipeline.max_micro_batch_size if pipeline.max_micro_batch_size != "auto" else None)
     out.add(RUNNING, limits.max_running_requests)
     out.add(TOKENS, limits.max_total_tokens)
@@ -242,7 +227,7 @@ def _concepts(out: _Rendering, profile: Profile) -> None:
     else:
         out.add(GRAPH_BATCH, profile.cuda_graph.max_batch_size)
     out.add(FRACTION, memory.mem_fraction_static)
-    # With DP attention SGLang divides the chunk by the number of groups, so what it shows is not what was asked.
+    # With DP attention SGLang divides the chunk by the number of groups, so it shows another value than requested.
     out.add(CHUNK, memory.chunked_prefill_size, show=not sizes.dp_attention)
     out.add(KV_TYPE, memory.kv_cache_dtype)
     out.add(ATTENTION, profile.attention.backend)
@@ -250,7 +235,7 @@ def _concepts(out: _Rendering, profile: Profile) -> None:
 
 
 def _experts(out: _Rendering, profile: Profile) -> None:
-    """Expert parallelism. Before 0.5.2 it was on or off, over the whole tensor parallel group."""
+    """Render expert parallelism. Before 0.5.2 it was on or off, over the whole tensor parallel group."""
     sizes, moe = profile.parallelism, profile.moe
     first = parse_version("0.5.2")
     if out.table.version >= first:
@@ -262,25 +247,20 @@ def _experts(out: _Rendering, profile: Profile) -> None:
     if sizes.ep not in (1, sizes.tp):
         out.refuse(
             EP.field,
-            f"found {sizes.ep}; {out.table.title} knows only ep = tp; "
+            f"found {sizes.ep}; {out.table.title} supports only ep = tp; "
             f"SGLang {first} is the first known version that has other sizes",
         )
     elif sizes.ep > 1:
         out.add(EP, sizes.ep)
         out.add(EP_MOE, None if deepep else True)
     out.add(DEEPEP, True if deepep else None)
-    # What later versions call the default is what these do unasked.
+    # What later versions call "none" and "auto" is what these versions do anyway.
     out.add(A2A, None if deepep or moe.a2a_backend == "none" else moe.a2a_backend)
     out.add(RUNNER, None if moe.runner_backend == "auto" else moe.runner_backend)
 
 
-def check_sizes(profile: Profile) -> list[tuple[KeyPath, str]]:
-    """What does not fit together in a profile, whatever the version: places and sentences of the rules about it."""
-    return [(finding.where, finding.message) for finding in shape_findings(profile)]
-
-
 def check_allowed(names: Sequence[str], learned: Path | None = None) -> list[Problem]:
-    """What is wrong with ``[verify] allow_changed``: names that no known version has, or that must not change."""
+    """Return what is wrong with ``[verify] allow_changed``: names that no version has, or that must not change."""
     if not names:
         return []
     tables = [flag_table(version.text, learned) for version in known_versions(learned)]
@@ -290,7 +270,7 @@ def check_allowed(names: Sequence[str], learned: Path | None = None) -> list[Pro
         path = ("verify", "allow_changed", index)
         if name in _NEVER_ALLOWED:
             problems.append(
-                Problem(path, f"{name} must be what was asked for: with another one it is another service")
+                Problem(path, f"{name} must be as requested: with another value it is a different service")
             )
         elif name not in known:
             near = nearest(name, known)
@@ -299,77 +279,12 @@ def check_allowed(names: Sequence[str], learned: Path | None = None) -> list[Pro
     return problems
 
 
-def check_gpus(profile: Profile, service: ServiceConfig, host: HostConfig) -> str | None:
-    """ConfigError when the profile takes more GPUs than the service has; a remark when it leaves some unused."""
-    facts = Facts(profile, service, host, None, flag_table(None))
-    for missing in RULES["too-few-gpus"].findings(facts):
-        raise ConfigError(missing.message, remedy=missing.remedy)
-    return next((unused.message for unused in RULES["gpus-unused"].findings(facts)), None)
-
-
 def log_interval(loop_size: int) -> int:
-    """A --decode-log-interval that meets every micro-batch of the loop in turn: coprime to the loop's size.
+    """Return a --decode-log-interval that shows every micro-batch of the loop in turn: coprime to the loop's size.
 
-    The counter runs over the micro-batches: with the default of 40 the log of a loop of 8 shows only one of them.
+    The counter runs over the micro-batches: with the default of 40, the log of a loop of 8 shows only one of them.
     """
     interval = LOG_INTERVAL
     while gcd(interval, loop_size) != 1:
         interval += 1
     return interval
-
-
-def profile_rows(
-    profiles: Iterable[Profile], version: str | None, learned: Path | None = None
-) -> list[dict[str, Any]]:
-    """What a list of profiles shows: name, description, where it comes from, GPUs, and arguments for a version.
-
-    A profile that does not fit the version has no arguments, and says why under ``problem``. ConfigError when the
-    version is none, or too old to be known.
-    """
-    flag_table(version, learned)
-    return [_row(profile, version, learned) for profile in profiles]
-
-
-def profile_listing(
-    folders: Sequence[Path], version: str | None, learned: Path | None = None
-) -> list[dict[str, Any]]:
-    """The rows of `profile_rows` for all profiles in folders, by name.
-
-    One that cannot be read has a row too: its ``problem`` says why, and ``gpus`` and ``arguments`` are None.
-    ConfigError as in `profile_rows`, and when a folder cannot be read.
-    """
-    flag_table(version, learned)
-    rows = []
-    for name in profile_names(folders):
-        try:
-            rows.append(_row(load_profile(name, folders), version, learned))
-        except ConfigError as error:
-            empty: dict[str, Any] = {
-                "description": "",
-                "extends": [],
-                "gpus": None,
-                "gate": {},
-                "arguments": None,
-                "notes": [],
-            }
-            rows.append({"name": name, **empty, "problem": error.message})
-    return rows
-
-
-def _row(profile: Profile, version: str | None, learned: Path | None = None) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "name": profile.name,
-        "description": profile.description,
-        "extends": profile.chain[1:],
-        "gpus": profile.gpus,
-        "gate": dict(profile.gate),
-        "arguments": None,
-        "problem": None,
-        "notes": [],
-    }
-    try:
-        found = profile_arguments(profile, version, learned)
-        row["arguments"], row["notes"] = found.argv, found.notes
-    except ConfigError as error:
-        row["problem"] = error.message
-    return row

@@ -1,4 +1,4 @@
-"""What a rule is, what it finds, and where all rules are registered."""
+"""What a rule is, what it finds, and how it is registered."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from deployer.sglang.rules.facts import Facts
 
 
 class Severity(StrEnum):
-    """How much a finding weighs."""
+    """How serious a finding is."""
 
     ERROR = "error"
     """It cannot work: SGLang refuses it, or arithmetic does."""
     WARNING = "warning"
-    """It is known to go wrong, or to cost much, in cases like this one."""
+    """It is known to go wrong, or to be expensive, in cases like this one."""
     ADVICE = "advice"
-    """Worth knowing; measurements may differ from machine to machine."""
+    """Worth knowing; measurements may differ between machines."""
 
     @property
     def rank(self) -> int:
-        """0 for the gravest."""
+        """0 for the most serious."""
         return list(Severity).index(self)
 
 
 class Need(StrEnum):
-    """A fact that the configuration alone does not have, and where it comes from."""
+    """A fact that the configuration alone does not have, by its name in messages."""
 
     VERSION = "SGLang's version"
     GPUS = "the GPUs"
@@ -40,9 +40,9 @@ class Need(StrEnum):
 
 @dataclass(frozen=True)
 class Hit:
-    """What a rule's function says: the evidence with its figures, and the place in the profile or the inventory.
+    """What a rule's function yields: the evidence with its figures, and the place in the profile or the inventory.
 
-    ``severity`` and ``remedy`` replace the rule's own.
+    ``severity`` and ``remedy`` override the rule's own.
     """
 
     message: str
@@ -65,7 +65,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """The place as its author would write it (``parallelism.ep``); empty where there is no single one."""
+        """The place as its author writes it (``parallelism.ep``); empty if there is no single one."""
         return key_path(self.where)
 
     @property
@@ -77,7 +77,7 @@ class Finding:
         return f"{self.severity} {self.rule}: {self.text}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding as it appears in JSON documents."""
+        """Return the finding as it appears in JSON documents."""
         return {
             "rule": self.rule,
             "severity": str(self.severity),
@@ -94,12 +94,12 @@ Check = Callable[[Facts], Iterable[Hit]]
 
 @dataclass(frozen=True)
 class Rule:
-    """Something known about SGLang, and the function that sees whether it matters here.
+    """A fact about SGLang, and the function that decides whether it matters here.
 
-    ``severity`` is the gravest it can have. ``about`` is the story: what happens, in which versions, with which
-    figures. ``references`` are upstream issues and pull requests by number, places in published wheels
-    (``version:path:line`` below ``sglang/``), or what was measured. ``shape`` marks what makes a profile wrong in
-    itself, whatever runs it.
+    ``severity`` is the highest it can have. ``about`` explains: what happens, in which versions, with which figures.
+    ``references`` are upstream issues and pull requests by number, places in published wheels (``version:path:line``
+    below ``sglang/``), or measurements. ``shape`` marks what is wrong with a profile regardless of service and version.
+    ``blocks``: its errors make rendering impossible, or pointless.
     """
 
     id: str
@@ -111,34 +111,37 @@ class Rule:
     references: tuple[str, ...]
     needs: frozenset[Need]
     shape: bool
+    blocks: bool
     check: Check = field(repr=False)
 
     def findings(self, facts: Facts) -> list[Finding]:
-        """What it finds; nothing where it lacks a fact."""
-        if self.lacks(facts):
-            return []
-        return [
-            Finding(
-                self.id,
-                hit.severity or self.severity,
-                self.title,
-                printable(hit.message, 2000),  # names and values of others are in it
-                hit.remedy or self.remedy,
-                hit.where,
-                self.references,
-            )
-            for hit in self.check(facts)
-        ]
+        """Return what it finds; nothing if it lacks a fact."""
+        return [] if self.lacks(facts) else [self._finding(hit) for hit in self.check(facts)]
+
+    def finding(self, message: str, where: KeyPath = ()) -> Finding:
+        """Return a finding of this rule that its function could not make."""
+        return self._finding(Hit(message, where))
+
+    def _finding(self, hit: Hit) -> Finding:
+        return Finding(
+            self.id,
+            hit.severity or self.severity,
+            self.title,
+            printable(hit.message, 2000),  # it quotes names and values from files
+            hit.remedy or self.remedy,
+            hit.where,
+            self.references,
+        )
 
     def lacks(self, facts: Facts) -> frozenset[Need]:
-        """The facts that it would need and that are not there."""
+        """Return the facts that it needs and that are unknown."""
         return frozenset(need for need in self.needs if not has(facts, need))
 
 
 def has(facts: Facts, need: Need) -> bool:
-    """Whether a fact is known."""
+    """Return whether a fact is known."""
     seen = facts.seen
-    known: Mapping[Need, bool] = {
+    facts_known: Mapping[Need, bool] = {
         Need.VERSION: facts.version is not None,
         Need.GPUS: bool(seen.gpus),
         Need.MODEL: seen.model is not None,
@@ -146,7 +149,7 @@ def has(facts: Facts, need: Need) -> bool:
         Need.PACKAGES: bool(seen.packages),
         Need.MEMORY: bool(seen.memory),
     }
-    return known[need]
+    return facts_known[need]
 
 
 class Theme:
@@ -168,6 +171,7 @@ class Theme:
         references: Iterable[str] = (),
         needs: Iterable[Need] = (),
         shape: bool = False,
+        blocks: bool = False,
     ) -> Callable[[Callable[[Facts], Iterator[Hit]]], Callable[[Facts], Iterator[Hit]]]:
         """Register the decorated function."""
 
@@ -183,6 +187,7 @@ class Theme:
                     tuple(references),
                     frozenset(needs),
                     shape,
+                    shape or blocks,
                     check,
                 )
             )

@@ -1,4 +1,4 @@
-"""Environment variables that change what SGLang does, past its flags."""
+"""Environment variables that change what SGLang does, bypassing its flags."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("environment", "Environment variables")
 
-#: SGLang's own limit on a health probe, and the time deployer waits for its answer, in seconds.
+#: SGLang's own limit for a health probe, and how long deployer waits for its answer, in seconds.
 HEALTH_LIMIT = 20.0
 HEALTH_WAIT = 22.0
 
-#: Variables of SGLang that operators set, to tell a slip of the pen by. Not all that there are.
+#: Variables of SGLang that operators set, to recognise misspelt ones by. Not a complete list.
 KNOWN = (
     "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "SGLANG_CACHE_DIR", "SGLANG_CPU_OMP_THREADS_BIND",
     "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",
@@ -35,10 +35,10 @@ def _at(name: str) -> tuple[str, str]:
     "cpu-engine",
     Severity.WARNING,
     "SGLANG_USE_CPU_ENGINE on a host with GPUs",
-    about="""SGLANG_USE_CPU_ENGINE=1 makes SGLang take its CPU paths, whatever --device says; with the published
-    wheels it then imports the CUDA kernels all the same and ends with "libcuda.so.1: cannot open shared object
-    file" where there is no driver.""",
-    remedy="take the variable out",
+    about="""SGLANG_USE_CPU_ENGINE=1 makes SGLang use its CPU code, whatever --device says; with the published
+    wheels it still imports the CUDA kernels, and on a host without the driver exits with "libcuda.so.1: cannot
+    open shared object file".""",
+    remedy="remove the variable",
     references=["measured: 0.5.23"],
 )
 def cpu_engine(facts: Facts) -> Iterator[Hit]:
@@ -49,10 +49,10 @@ def cpu_engine(facts: Facts) -> Iterator[Hit]:
 @THEME.rule(
     "health-timeout",
     Severity.WARNING,
-    "SGLANG_HEALTH_CHECK_TIMEOUT outside of what can be told apart",
-    about="""/health answers 200 after at least 1.0 s (it generates and waits), and 503 when nothing came for
-    SGLANG_HEALTH_CHECK_TIMEOUT seconds (20): one very long prefill is enough for that. deployer waits 22 s for
-    an answer; a limit above that makes a hung server look like one that does not answer.""",
+    "SGLANG_HEALTH_CHECK_TIMEOUT is outside the range that deployer can interpret",
+    about="""/health answers 200 after at least 1.0 s (it generates and waits), and 503 if nothing came for
+    SGLANG_HEALTH_CHECK_TIMEOUT seconds (default 20): one very long prefill is enough for that. deployer waits
+    22 s for an answer; with a limit above that, a hung server looks like one that does not answer.""",
     remedy="choose 5 to 22 seconds, or leave it at 20",
     references=[
         "measured: 0.5.23",
@@ -61,15 +61,15 @@ def cpu_engine(facts: Facts) -> Iterator[Hit]:
 )
 def health_timeout(facts: Facts) -> Iterator[Hit]:
     text = facts.environment.get("SGLANG_HEALTH_CHECK_TIMEOUT")
+    where = _at("SGLANG_HEALTH_CHECK_TIMEOUT")
     try:
         seconds = float(text) if text is not None else HEALTH_LIMIT
     except ValueError:
-        yield Hit(f"{text!r} is no number of seconds", _at("SGLANG_HEALTH_CHECK_TIMEOUT"))
+        yield Hit(f"{text!r} is not a number of seconds", where)
         return
     if not 5 <= seconds <= HEALTH_WAIT:
         yield Hit(
-            f"found {seconds:g} s, SGLang's own is {HEALTH_LIMIT:g} s, deployer waits {HEALTH_WAIT:g} s",
-            _at("SGLANG_HEALTH_CHECK_TIMEOUT"),
+            f"{seconds:g} s (SGLang's default: {HEALTH_LIMIT:g} s; deployer waits {HEALTH_WAIT:g} s)", where
         )
 
 
@@ -77,33 +77,32 @@ def health_timeout(facts: Facts) -> Iterator[Hit]:
     "health-without-generation",
     Severity.WARNING,
     "/health does not generate",
-    about="""With SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=false (from 0.5.9) /health is 200 as long as the web
-    server lives, also when the scheduler hangs. deployer's own generation still proves a start, but the status
-    of a running server says little.""",
-    remedy="take the variable out",
+    about="""With SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=false (from 0.5.9 on) /health is 200 as long as the
+    web server is alive, even if the scheduler hangs. deployer's own generation still proves a start, but the
+    status of a running server says little.""",
+    remedy="remove the variable",
     references=["0.5.9:srt/entrypoints/http_server.py"],
 )
 def health_without_generation(facts: Facts) -> Iterator[Hit]:
     name = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
     if (facts.environment.get(name) or "").lower() in ("0", "false", "no", "off", "n"):
-        yield Hit("a hung scheduler is not seen", _at(name))
+        yield Hit("a hung scheduler would go unnoticed", _at(name))
 
 
 @THEME.rule(
     "sglang-variable",
     Severity.ADVICE,
     "a variable that looks like a misspelt one of SGLang's",
-    about="""SGLang reads variables by name and says nothing about those it does not know, so a slip of the pen
-    has no effect and leaves no trace.""",
-    remedy="correct the name, or leave it if a variable of that name exists in your version",
+    about="""SGLang reads variables by name and ignores those it does not know, so a typo has no effect and
+    leaves no trace.""",
+    remedy="correct the name, or leave it if your version has a variable of that name",
     references=["0.5.23:srt/environ.py"],
 )
 def sglang_variable(facts: Facts) -> Iterator[Hit]:
     for name in facts.environment:
         if not name.upper().startswith(("SGLANG_", "SGL_", "SLGANG_")) or name in KNOWN:
             continue
-        near = difflib.get_close_matches(name.upper()[:80], KNOWN, n=1, cutoff=0.85)
-        if near:
+        if near := difflib.get_close_matches(name.upper()[:80], KNOWN, n=1, cutoff=0.85):
             yield Hit(f"did you mean {near[0]}?", _at(name))
 
 
@@ -111,9 +110,9 @@ def sglang_variable(facts: Facts) -> Iterator[Hit]:
     "warmup-timeout",
     Severity.WARNING,
     "SGLANG_WARMUP_TIMEOUT is short",
-    about="""The server's own first request may compile kernels; when it takes longer than SGLANG_WARMUP_TIMEOUT
-    (600 s where it is not set) the server ends itself: "Initialization failed. warmup error".""",
-    remedy="choose 300 s or more, or take the variable out",
+    about="""The server's own first request may compile kernels; if it takes longer than SGLANG_WARMUP_TIMEOUT
+    (default 600 s) the server ends itself: "Initialization failed. warmup error".""",
+    remedy="choose 300 s or more, or remove the variable",
     references=["0.5.23:srt/entrypoints/http_server.py:2384"],
 )
 def warmup_timeout(facts: Facts) -> Iterator[Hit]:
@@ -123,7 +122,7 @@ def warmup_timeout(facts: Facts) -> Iterator[Hit]:
     except ValueError:
         return
     if 0 <= seconds < 300:
-        yield Hit(f"found {seconds:g} s", _at("SGLANG_WARMUP_TIMEOUT"))
+        yield Hit(f"{seconds:g} s", _at("SGLANG_WARMUP_TIMEOUT"))
 
 
 @THEME.rule(
@@ -131,8 +130,9 @@ def warmup_timeout(facts: Facts) -> Iterator[Hit]:
     Severity.WARNING,
     "a version check of SGLang's is turned off",
     about="""SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1 lets SGLang start with kernels of another version than it
-    was released with. It is for debugging: what follows are undefined symbols, or wrong results without a word.""",
-    remedy="install the pinned packages and take the variable out",
+    was released with. It is for debugging: the consequences are undefined symbols, or silently wrong
+    results.""",
+    remedy="install the pinned packages and remove the variable",
     references=["0.5.23:srt/entrypoints/engine.py:1947"],
 )
 def version_check_skipped(facts: Facts) -> Iterator[Hit]:

@@ -1,4 +1,4 @@
-"""Mixtures of experts: how they are spread, and over what."""
+"""Mixtures of experts: how they are distributed, and over what."""
 
 from __future__ import annotations
 
@@ -16,27 +16,24 @@ _FORCING = ("mooncake", "ascend_fuseep")
 @THEME.rule(
     "deepep-needs-ep-tp",
     Severity.ERROR,
-    "DeepEP spreads the experts over all ranks",
-    about="""With --moe-a2a-backend deepep SGLang sets ep_size to tp_size, whatever was asked, and says so in
-    one line of its log. A profile that says something else would not be what runs.""",
+    "DeepEP distributes the experts over all ranks",
+    about="""With --moe-a2a-backend deepep SGLang sets ep_size to tp_size, whatever was requested, and mentions
+    it in one line of its log. A profile with another ep would not be what runs.""",
     remedy='set parallelism.ep to tp, or moe.a2a_backend to "none"',
     references=["0.5.10.post1:srt/server_args.py:2743"],
     shape=True,
 )
 def deepep_needs_ep_tp(facts: Facts) -> Iterator[Hit]:
     if facts.profile.moe.a2a_backend == "deepep" and facts.ep != facts.tp:
-        yield Hit(
-            f"deepep spreads the experts over all ranks: ep must be tp = {facts.tp} (found {facts.ep})",
-            ("moe", "a2a_backend"),
-        )
+        yield Hit(f"deepep needs ep = tp = {facts.tp}; ep is {facts.ep}", ("moe", "a2a_backend"))
 
 
 @THEME.rule(
     "a2a-sets-ep",
     Severity.WARNING,
     "an all-to-all backend that sets ep to tp",
-    about="""mooncake and ascend_fuseep set ep_size to tp_size as deepep does. The server then runs with another
-    ep than was asked, and its verification fails.""",
+    about="""mooncake and ascend_fuseep set ep_size to tp_size, as deepep does. The server then runs with
+    another ep than requested, and its verification fails.""",
     remedy="set parallelism.ep to tp",
     references=["0.5.10.post1:srt/server_args.py:2743"],
 )
@@ -50,35 +47,35 @@ def a2a_sets_ep(facts: Facts) -> Iterator[Hit]:
     "experts-divide-ep",
     Severity.ERROR,
     "experts can be divided among the expert parallel ranks",
-    about="""Each of the ep ranks holds the same number of experts; redundant ones (--ep-num-redundant-experts)
-    count too. SGLang does not check it when it parses its arguments: weights are placed wrongly or shapes do
-    not match in mid load.""",
+    about="""Each of the ep ranks holds the same number of experts, redundant ones (--ep-num-redundant-experts)
+    included. SGLang does not check this when it parses its arguments: weights end up in the wrong place, or
+    shapes do not match in the middle of the load.""",
     remedy="choose an ep that divides the number of experts",
     references=["ktransformers issue 2002", "0.5.12.post1:srt/eplb/expert_location.py:203"],
     needs=[Need.MODEL],
 )
 def experts_divide_ep(facts: Facts) -> Iterator[Hit]:
     experts = facts.model.experts
-    if not experts or facts.ep == 1:
-        return
     spare = max(0, facts.whole("--ep-num-redundant-experts") or 0)
-    if (experts + spare) % facts.ep:
-        extra = f" and {spare} redundant ones" if spare else ""
-        yield Hit(f"{experts} experts{extra} cannot be divided among {facts.ep} ranks", ("parallelism", "ep"))
+    if experts and (experts + spare) % facts.ep:
+        redundant = f" and {spare} redundant ones" if spare else ""
+        yield Hit(
+            f"{experts} experts{redundant} cannot be divided among {facts.ep} ranks", ("parallelism", "ep")
+        )
 
 
 @THEME.rule(
     "ep-without-experts",
     Severity.WARNING,
     "expert parallelism for a model without experts",
-    about="""ep spreads the experts of a mixture. In a dense model there are none, and ep changes nothing.""",
+    about="""ep distributes the experts of a mixture. A dense model has none, and ep changes nothing.""",
     remedy="leave parallelism.ep out",
     references=["0.5.12.post1:srt/configs/model_config.py"],
     needs=[Need.MODEL],
 )
 def ep_without_experts(facts: Facts) -> Iterator[Hit]:
     if facts.ep > 1 and not facts.model.experts and facts.model.layers:
-        yield Hit(f"ep = {facts.ep}, but config.json names no experts", ("parallelism", "ep"))
+        yield Hit(f"ep = {facts.ep}, but config.json has no experts", ("parallelism", "ep"))
 
 
 @THEME.rule(
@@ -86,9 +83,9 @@ def ep_without_experts(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     "experts quantised in blocks are cut at block borders",
     about="""Weights quantised in blocks (fp8, weight_block_size) cannot be cut inside a block: the experts'
-    intermediate size divided by tp / ep is a multiple of the block. SGLang finds out when the model is
-    initialised ("For quantized MoE models, please make sure ..."), not when it parses its arguments.""",
-    remedy="raise parallelism.ep (up to tp), or lower tp: tp / ep is what cuts an expert",
+    intermediate size divided by tp / ep must be a multiple of the block. SGLang notices when it initialises the
+    model ("For quantized MoE models, please make sure ..."), not when it parses its arguments.""",
+    remedy="raise parallelism.ep (up to tp), or lower tp: an expert is cut into tp / ep parts",
     references=["0.5.12.post1:srt/model_executor/model_runner.py:1176"],
     needs=[Need.MODEL],
 )
@@ -102,7 +99,7 @@ def moe_block(facts: Facts) -> Iterator[Hit]:
     if size % cut or (size // cut) % block:
         yield Hit(
             f"moe_intermediate_size {size} / (tp {facts.tp} / ep {facts.ep}) = {size / cut:g}, "
-            f"no multiple of the block of {block}",
+            f"not a multiple of the block size {block}",
             ("parallelism", "ep"),
         )
 
@@ -112,24 +109,23 @@ def moe_block(facts: Facts) -> Iterator[Hit]:
     Severity.WARNING,
     "DeepEP on GPUs without NVLink",
     about="""DeepEP's kernels write into the memory of other GPUs: they need peer access among all of them, in
-    practice NVLink. On PCIe cards it fails in its buffer (deep_ep.cpp) or falls to a fraction of the speed.""",
-    remedy='use moe.a2a_backend = "none" with parallelism.ep: experts are spread without DeepEP',
+    practice NVLink. On PCIe cards it fails in its buffer (deep_ep.cpp) or drops to a fraction of the speed.""",
+    remedy='use moe.a2a_backend = "none" with parallelism.ep: experts are distributed without DeepEP',
     references=["issue 19033", "issue 31293", "issue 12320"],
     needs=[Need.GPUS],
 )
 def deepep_pcie(facts: Facts) -> Iterator[Hit]:
-    backend = facts.profile.moe.a2a_backend or ""
     pcie = facts.card(lambda gpu: gpu.without_nvlink)
-    if backend.startswith("deepep") and pcie:
+    if (facts.profile.moe.a2a_backend or "").startswith("deepep") and pcie:
         yield Hit(f"{pcie.short} has no NVLink", ("moe", "a2a_backend"))
 
 
 @THEME.rule(
     "moe-runner-ep",
     Severity.ERROR,
-    "expert kernels that do not know expert parallelism",
-    about="""The runner triton_kernel, and cutlass for fp8 and mxfp8, are only supported with ep_size 1: SGLang
-    ends with an assertion while it resolves its arguments.""",
+    "expert kernels that do not support expert parallelism",
+    about="""The runner triton_kernel, and cutlass for fp8 and mxfp8, support only ep_size 1: SGLang exits with
+    an assertion while it resolves its arguments.""",
     remedy="leave moe.runner_backend out, or set parallelism.ep to 1",
     references=["0.5.12.post1:srt/server_args.py:2122 and 3170"],
 )
@@ -137,5 +133,5 @@ def moe_runner_ep(facts: Facts) -> Iterator[Hit]:
     runner, quantization = facts.profile.moe.runner_backend, facts.profile.quantization
     refused = runner == "triton_kernel" or (runner == "cutlass" and quantization in ("fp8", "mxfp8"))
     if refused and facts.ep > 1:
-        what = f"{runner} with {quantization}" if runner == "cutlass" else runner
-        yield Hit(f"{what} runs only with ep = 1 (found {facts.ep})", ("moe", "runner_backend"))
+        kernels = f"{runner} with {quantization}" if runner == "cutlass" else runner
+        yield Hit(f"{kernels} supports only ep = 1; ep is {facts.ep}", ("moe", "runner_backend"))

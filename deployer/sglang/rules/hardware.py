@@ -18,9 +18,10 @@ THEME = Theme("hardware", "Hardware")
     "GPUs that reach each other over PCIe",
     about="""Cards without NVLink copy to each other over PCIe. Behind an IOMMU or PCIe access control (ACS)
     such copies may never arrive: the start is silent after "sglang is using nccl==". NCCL_P2P_DISABLE=1 goes
-    through host memory instead, which always works and is slower; turning ACS and IOMMU off is the real remedy.""",
-    remedy="""if the start hangs in dist-init: environment.NCCL_P2P_DISABLE = "1" to confirm it, then ACS and
-    IOMMU off in firmware or kernel arguments""",
+    through host memory instead, which always works and is slower; turning off ACS and IOMMU is the real
+    remedy.""",
+    remedy="""if the start hangs in dist-init: environment.NCCL_P2P_DISABLE = "1" to confirm it, then turn off
+    ACS and IOMMU in the firmware or by kernel arguments""",
     references=["rtx6kpro issue 15", "NCCL issue 2079"],
     needs=[Need.GPUS],
 )
@@ -36,8 +37,8 @@ def nccl_p2p(facts: Facts) -> Iterator[Hit]:
     Severity.WARNING,
     "NVLink is not used",
     about="""NCCL_P2P_DISABLE=1 keeps NCCL from direct copies between GPUs, also over NVLink: everything goes
-    through host memory. It is a remedy for PCIe cards that was taken along.""",
-    remedy="take NCCL_P2P_DISABLE out of the environment on this host",
+    through host memory. It is a remedy for PCIe cards that was copied to a host that does not need it.""",
+    remedy="remove NCCL_P2P_DISABLE from the environment on this host",
     references=["NCCL documentation, NCCL_P2P_DISABLE"],
     needs=[Need.GPUS],
 )
@@ -50,9 +51,10 @@ def nccl_p2p_disabled(facts: Facts) -> Iterator[Hit]:
     "custom-all-reduce-pcie",
     Severity.ADVICE,
     "custom all-reduce on more than two PCIe cards",
-    about="""SGLang's own all-reduce is for two GPUs, or for more that are all joined by NVLink; else it turns
-    itself off with a warning and NCCL does the work. Some builds of May 2026 crashed there, or in capture.""",
-    remedy="set extra_args.disable-custom-all-reduce = true: it says openly what happens anyway",
+    about="""SGLang's own all-reduce is for two GPUs, or for more that are all joined by NVLink; otherwise it
+    turns itself off with a warning and NCCL does the work. Some builds of May 2026 crashed there, or during
+    capture.""",
+    remedy="set extra_args.disable-custom-all-reduce = true: it makes explicit what happens anyway",
     references=["issue 25649", "issue 24740", "PR 8765", "issue 4814"],
     needs=[Need.GPUS],
 )
@@ -66,8 +68,8 @@ def custom_all_reduce(facts: Facts) -> Iterator[Hit]:
     "mixed-gpus",
     Severity.WARNING,
     "GPUs of different kinds in one service",
-    about="""The slowest GPU sets the pace and the smallest one the room for tokens: the pool of the server is
-    the smallest among the pipeline stages, and tensor parallel ranks are all given the same share.""",
+    about="""The slowest GPU sets the pace, and the smallest one the room for tokens: the server's pool is the
+    smallest among the pipeline stages, and all tensor parallel ranks get the same share.""",
     remedy="give the service GPUs of one kind (`gpus`)",
     references=["0.5.12.post1:srt/managers/scheduler.py (token capacity is the minimum over the stages)"],
     needs=[Need.GPUS],
@@ -82,10 +84,10 @@ def mixed_gpus(facts: Facts) -> Iterator[Hit]:
 @THEME.rule(
     "cuda-device-order",
     Severity.WARNING,
-    "CUDA and nvidia-smi count unlike GPUs differently",
-    about="""CUDA lists the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; nvidia-smi lists by bus.
-    Where a host has several kinds, GPU 0 of `gpus` is then another card than GPU 0 of nvidia-smi, also for a service
-    that is given cards of one kind only.""",
+    "CUDA and nvidia-smi number GPUs of different kinds differently",
+    about="""CUDA lists the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; nvidia-smi lists by bus. On a
+    host with several kinds, GPU 0 of `gpus` is then another card than GPU 0 of nvidia-smi, even for a service
+    that gets cards of only one kind.""",
     remedy='set environment.CUDA_DEVICE_ORDER = "PCI_BUS_ID"',
     references=["CUDA programming guide, CUDA_DEVICE_ORDER"],
     needs=[Need.GPUS],
@@ -102,19 +104,19 @@ def cuda_device_order(facts: Facts) -> Iterator[Hit]:
     Severity.ERROR,
     "a release without kernels for Blackwell cards",
     about="""SGLang 0.4.6 pins torch 2.6.0, whose builds have no code for SM120: "no kernel image is available
-    for execution on the device". Releases from 0.5.2 on pin torch 2.8 or later, which has it; builds of
-    0.4.6 with torch 2.7 or later (the Blackwell images of that time) are let pass with a warning.""",
+    for execution on the device". Releases from 0.5.2 on pin torch 2.8 or later, which has it; for builds of
+    0.4.6 with torch 2.7 or later (the Blackwell images of that time) this is only a warning.""",
     remedy="install a newer SGLang",
     references=["issue 7249", "PR 5903"],
     needs=[Need.GPUS, Need.VERSION],
 )
 def sm120_old_build(facts: Facts) -> Iterator[Hit]:
-    new = facts.card(lambda gpu: gpu.capability is not None and gpu.capability >= (10, 0))
-    if new is not None and facts.before("0.4.7"):
+    blackwell = facts.card(lambda gpu: gpu.capability is not None and gpu.capability >= (10, 0))
+    if blackwell is not None and facts.before("0.4.7"):
         torch = re.match(r"(\d{1,3})\.(\d{1,3})", facts.seen.packages.get("torch", ""))
         newer = torch is not None and (int(torch[1]), int(torch[2])) >= (2, 7)
         yield Hit(
-            f"{new.short} has compute capability {'.'.join(map(str, new.capability or ()))}, "
+            f"{blackwell.short} has compute capability {'.'.join(map(str, blackwell.capability or ()))}; "
             f"SGLang {facts.version} is older than support for it",
             (),
             Severity.WARNING if newer else None,

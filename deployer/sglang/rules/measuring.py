@@ -1,4 +1,4 @@
-"""The smoke benchmark and its gate: settings of which one makes nothing of another."""
+"""The smoke benchmark and its gate: settings that contradict each other, or make each other useless."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("measuring", "Benchmark and gate")
 
-#: Fewest samples of a 95th percentile, and fewest tokens a stream of a steady rate (see docs/benchmark.md).
+#: The fewest samples of a 95th percentile, and the fewest tokens a stream of a steady rate (docs/benchmark.md).
 P95_SAMPLES = 20
 STEADY_TOKENS = 4
-#: No server gives one stream more tokens a second than this, which is how short a benchmark can be at best.
+#: No server generates more tokens a second for one stream: it bounds how short a benchmark can be.
 FASTEST_STREAM = 1000.0
-#: What is under way when the budget is used up may go on for this share of it.
+#: Requests that are running when the budget is used up may go on for this share of it.
 GRACE = 0.1
 
 
 def _place(facts: Facts, table: str, key: str) -> KeyPath:
-    """Where a setting comes from: the profile where it says it, else the service."""
+    """Return where a setting comes from: the profile if it has it, else the service."""
     own = getattr(facts.profile, table)
-    said = key in own if isinstance(own, dict) else getattr(own, key) is not None
-    return (table, key) if said else ("services", facts.service.name, table, key)
+    has = key in own if isinstance(own, dict) else getattr(own, key) is not None
+    return (table, key) if has else ("services", facts.service.name, table, key)
 
 
 def _split(key: str) -> tuple[str, int]:
-    """``("ttft_p95_s", 32)`` out of ``ttft_p95_s@32``; level 0 is the single stream."""
+    """Return ``("ttft_p95_s", 32)`` for ``ttft_p95_s@32``; level 0 is the single stream."""
     name, _, level = key.partition("@")
     return name, int(level or 0)
 
@@ -38,10 +38,10 @@ def _split(key: str) -> tuple[str, int]:
     "gate-not-measured",
     Severity.ERROR,
     "every threshold is on a figure that the benchmark measures",
-    about="""A threshold whose figure is not measured is inconclusive, however good the server is, and the candidate
-    goes back after a restart for nothing. Not measured are: levels that are not run; the single stream where
-    singles = 0; a 95th percentile of fewer than 20 samples (of TTFT and TPOT there is one a request, and eight
-    streams twice are 16); a steady rate of fewer than 4 tokens a stream.""",
+    about="""A threshold whose figure is not measured makes the verdict inconclusive, however good the server
+    is, and the candidate is rolled back after a restart for nothing. Not measured are: levels that are not run;
+    the single stream if singles = 0; a 95th percentile of fewer than 20 samples (TTFT and TPOT have one for
+    each request, so eight streams twice are 16); a steady rate of fewer than 4 tokens a stream.""",
     remedy="add the level to bench.levels, or take the threshold out of the gate",
     references=["docs/benchmark.md", "docs/gate.md"],
 )
@@ -66,17 +66,17 @@ def gate_not_measured(facts: Facts) -> Iterator[Hit]:
         samples = requests * (bench.output_tokens - 1) if name.startswith("itl_") else requests
         if "_p95_" in name and samples < P95_SAMPLES:
             yield Hit(
-                f"{samples} samples at C={level}, but a 95th percentile needs {P95_SAMPLES}",
+                f"{samples} samples at C={level}; a 95th percentile needs {P95_SAMPLES}",
                 where,
-                remedy=f"set bench.requests or bench.repeats so that level {level} has {P95_SAMPLES} requests, or take "
+                remedy=f"set bench.requests or bench.repeats so that level {level} has {P95_SAMPLES} requests, or use "
                 f"{name.replace('p95', 'p50')}",
             )
         tokens = bench.rounds(level) * bench.output_tokens - 1
         if name == "steady_tok_s" and tokens < STEADY_TOKENS:
             yield Hit(
-                f"{tokens} tokens a stream after the first, but a steady rate needs {STEADY_TOKENS}",
+                f"{tokens} tokens a stream after the first; a steady rate needs {STEADY_TOKENS}",
                 where,
-                remedy="raise bench.output_tokens, or take aggregate_tok_s",
+                remedy="raise bench.output_tokens, or use aggregate_tok_s",
             )
 
 
@@ -84,9 +84,9 @@ def gate_not_measured(facts: Facts) -> Iterator[Hit]:
     "threshold-idle",
     Severity.WARNING,
     "no threshold is implied by another",
-    about="""The median is never above the 95th percentile of the same figure. A bound of the median that is not below
-    that of the 95th percentile therefore never decides anything; perhaps the two were exchanged.""",
-    remedy="lower the bound of the median below that of the 95th percentile, or take it out",
+    about="""The median is never above the 95th percentile of the same figure. A bound on the median that is not
+    below that on the 95th percentile therefore never decides anything; perhaps the two were swapped.""",
+    remedy="lower the bound on the median below that on the 95th percentile, or remove it",
     references=["docs/benchmark.md"],
 )
 def threshold_idle(facts: Facts) -> Iterator[Hit]:
@@ -95,7 +95,7 @@ def threshold_idle(facts: Facts) -> Iterator[Hit]:
         other = key.replace("_p50_", "_p95_")
         if other != key and bound >= gate.get(other, bound + 1):
             yield Hit(
-                f"at most {bound:g} can never decide beside {other} of at most {gate[other]:g}",
+                f"at most {bound:g} never decides next to {other} of at most {gate[other]:g}",
                 _place(facts, "gate", key),
             )
 
@@ -104,9 +104,9 @@ def threshold_idle(facts: Facts) -> Iterator[Hit]:
     "level-loss-below-loss",
     Severity.WARNING,
     "one level may lose at least as much as all together",
-    about="""max_loss is what the mean over all levels may lose, max_level_loss what one level alone may. One level is
-    noisier than their mean. Where it may lose less, a loss that is tolerated in all is not tolerated in any, and
-    max_loss decides nothing.""",
+    about="""max_loss is what the mean over all levels may lose, max_level_loss what one level alone may lose.
+    One level is noisier than the mean. If it may lose less, a loss that is tolerated on average is not
+    tolerated at any level, and max_loss decides nothing.""",
     remedy="set relative_gate.max_level_loss to max_loss or more (usual: 0.12 beside 0.05)",
     references=["docs/gate.md"],
 )
@@ -114,7 +114,7 @@ def level_loss_below_loss(facts: Facts) -> Iterator[Hit]:
     settings = effective_relative_gate(facts.service, facts.profile)
     if settings.baseline != "none" and settings.max_level_loss < settings.max_loss:
         yield Hit(
-            f"{settings.max_level_loss:g} at one level, but {settings.max_loss:g} in all",
+            f"{settings.max_level_loss:g} at one level, but {settings.max_loss:g} on average",
             _place(facts, "relative_gate", "max_level_loss"),
         )
 
@@ -122,10 +122,10 @@ def level_loss_below_loss(facts: Facts) -> Iterator[Hit]:
 @THEME.rule(
     "budget-short",
     Severity.WARNING,
-    "the benchmark has time for what it is to measure",
-    about="""What does not fit into bench.budget is left out or cut short, and then is not measured: the verdict is
-    inconclusive. Two cases can be told beforehand: a budget that not even a server of 1000 tok/s a stream could
-    keep, and one that a server which just meets the thresholds could not.""",
+    "the benchmark has time for everything it is to measure",
+    about="""What does not fit into bench.budget is skipped or cut short, and then is not measured: the verdict
+    is inconclusive. Two cases are known beforehand: a budget that not even a server of 1000 tok/s a stream
+    could keep, and one that a server which just meets the thresholds could not.""",
     remedy="raise bench.budget, or lower bench.output_tokens, bench.levels or bench.waves",
     references=["docs/benchmark.md#the-budget"],
 )
@@ -140,8 +140,7 @@ def budget_short(facts: Facts) -> Iterator[Hit]:
     least = tokens / FASTEST_STREAM
     if least > bench.budget:
         yield Hit(
-            f"{bench.budget:g} s, but {tokens} tokens come one after another, which takes {least:.0f} s at "
-            f"{FASTEST_STREAM:g} tok/s",
+            f"{bench.budget:g} s, but {tokens} tokens one after another take {least:.0f} s at {FASTEST_STREAM:g} tok/s",
             where,
         )
         return
@@ -165,10 +164,10 @@ def budget_short(facts: Facts) -> Iterator[Hit]:
 @THEME.rule(
     "timeout-below-threshold",
     Severity.WARNING,
-    "a request of a server that meets the thresholds ends in time",
-    about="""A request that has not ended after bench.request_timeout has failed, and a failed request fails the
-    candidate. Where a server that just meets a threshold would take longer for a request, the threshold says one
-    thing and the limit another.""",
+    "a server that meets the thresholds finishes a request in time",
+    about="""A request that has not finished after bench.request_timeout has failed, and a failed request fails
+    the candidate. If a server that just meets a threshold would take longer for a request, threshold and limit
+    contradict each other.""",
     remedy="raise bench.request_timeout, or the threshold",
     references=["docs/benchmark.md#definitions"],
 )

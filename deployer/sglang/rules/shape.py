@@ -1,4 +1,4 @@
-"""A model's sizes, from its config.json. Names differ from family to family; a size that is not there is None."""
+"""A model's sizes, from its config.json. Names differ from family to family; a missing size is None."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What of a model decides how it can be spread. ``mla``: latent attention, whose KV cache is not split."""
+    """The sizes that decide how a model can be distributed. ``mla``: latent attention, whose KV cache is not split."""
 
     architecture: str | None = None
     layers: int | None = None
@@ -26,7 +26,7 @@ class ModelShape:
     rope_dim: int | None = None
     own_code: bool = False
     quantized: bool = False
-    #: How its weights are said to be stored, as in config.json: ``bfloat16``.
+    #: The type of its weights by config.json: ``bfloat16``.
     dtype: str | None = None
 
     @property
@@ -34,9 +34,9 @@ class ModelShape:
         return self.kv_lora_rank is not None
 
     def kv_values_per_token(self, tp: int) -> int | None:
-        """Numbers that the KV cache holds for one token in one layer on one GPU; None where the config does not say.
+        """Return how many numbers the KV cache holds for one token in one layer on one GPU; None if unknown.
 
-        Latent attention keeps one compressed vector on every GPU; else heads are split, one at least on each.
+        Latent attention keeps one compressed vector on every GPU; otherwise heads are split, at least one on each.
         """
         if self.kv_lora_rank is not None:
             return self.kv_lora_rank + (self.rope_dim or 0)
@@ -50,7 +50,7 @@ class ModelShape:
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Read a config.json. A model that sees or hears has its language model's sizes under ``text_config``."""
+    """Return the sizes in a config.json. Multimodal models have those of their language model under ``text_config``."""
     language = _table(config.get("text_config") or config.get("llm_config"))
     text = {**config, **language}
     dtype = text.get("dtype") or text.get("torch_dtype")
@@ -78,9 +78,9 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
 
 
 def overridden(config: Mapping[str, Any], overrides: Any) -> dict[str, Any] | None:
-    """A config.json as --json-model-override-args changes it: key by key, tables merged.
+    """Return a config.json as --json-model-override-args changes it: key by key, tables merged.
 
-    None where the overrides are no table (0.5.23:srt/utils/hf_transformers/config.py:404).
+    None if the overrides are not a table (0.5.23:srt/utils/hf_transformers/config.py:404).
     """
     if isinstance(overrides, str):
         try:
@@ -106,19 +106,21 @@ def _whole(value: Any) -> int | None:
 
 
 def _size(text: Mapping[str, Any], *names: str) -> int | None:
-    return next((found for name in names if (found := _whole(text.get(name))) is not None), None)
+    return next((size for name in names if (size := _whole(text.get(name))) is not None), None)
+
+
+_CONTEXTS = (
+    "max_sequence_length",
+    "seq_length",
+    "max_seq_len",
+    "model_max_length",
+    "max_position_embeddings",
+)
 
 
 def _context(text: Mapping[str, Any]) -> int | None:
-    """The longest context, as SGLang derives it: scaled only where the scaling does not name the original length."""
-    length = _size(
-        text,
-        "max_sequence_length",
-        "seq_length",
-        "max_seq_len",
-        "model_max_length",
-        "max_position_embeddings",
-    )
+    """Return the longest context as SGLang derives it: scaled only if the scaling does not name the original length."""
+    length = _size(text, *_CONTEXTS)
     scaling = _table(
         text.get("rope_scaling") or text.get("rope_parameters")
     )  # the newer name: transformers 5
@@ -130,6 +132,6 @@ def _context(text: Mapping[str, Any]) -> int | None:
 
 
 def layer_split(layers: int, stages: int) -> list[int]:
-    """Layers of each stage; what does not divide goes to the last ones (0.5.12.post1:srt/distributed/utils.py)."""
+    """Return the layers of each stage; the remainder goes to the last ones (0.5.12.post1:srt/distributed/utils.py)."""
     share, rest = divmod(layers, stages)
     return [share + (1 if stage >= stages - rest else 0) for stage in range(stages)]

@@ -1,4 +1,4 @@
-"""Flags, packages and Pythons of SGLang's versions."""
+"""Flags, packages and Python versions that SGLang's versions need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("version", "Versions")
 
-#: What the published wheels require (their metadata): version -> distribution -> version.
+#: What the published wheels require, by their metadata: version -> distribution -> version.
 PINS: Mapping[str, Mapping[str, str]] = {
     "0.4.6.post5": {"torch": "2.6.0", "transformers": "4.51.1", "sgl-kernel": "0.1.4", "flashinfer-python": "0.2.5"},
     "0.5.2": {"torch": "2.8.0", "transformers": "4.56.1", "sgl-kernel": "0.3.9.post2", "flashinfer-python": "0.3.1"},
@@ -35,7 +35,7 @@ PINS: Mapping[str, Mapping[str, str]] = {
 
 
 def release(version: str) -> str:
-    """A version without its local part: ``2.11.0+cu130`` -> ``2.11.0``."""
+    """Return a version without its local part: ``2.11.0`` for ``2.11.0+cu130``."""
     return version.partition("+")[0]
 
 
@@ -43,42 +43,42 @@ def release(version: str) -> str:
     "rendering",
     Severity.ERROR,
     "the profile can be rendered for this version",
-    about="""Fields that the version has no flag for, values that a flag does not take, flags that are not
-    there, templates that leave out what deployer needs: what keeps the unit from being written at all.""",
-    remedy="correct the profile, or take one that fits this SGLang version",
+    about="""Fields that the version has no flag for, values that a flag does not accept, unknown flags,
+    templates that leave out what deployer needs: whatever keeps the unit from being written at all.""",
+    remedy="correct the profile, or choose one that fits this SGLang version",
     references=["docs/configuration.md"],
+    blocks=True,
 )
 def rendering(facts: Facts) -> Iterator[Hit]:
-    for problem in facts.problems:
-        yield Hit(problem)
+    for problem in facts.rendering.problems:
+        yield Hit(problem.text, problem.path)
 
 
 @THEME.rule(
     "abbreviated-flag",
     Severity.ERROR,
     "flags are written in full",
-    about="""SGLang's parser takes beginnings of flags (--mem-frac, --tp), as long as only one flag begins so.
-    The next version adds a flag and the beginning is ambiguous: --cuda-graph-max-bs ends 0.5.23 with "ambiguous
-    option", --pp with exit code 2 in many.""",
+    about="""SGLang's parser accepts the beginning of a flag (--mem-frac, --tp) as long as only one flag begins
+    so. The next version adds a flag, and the beginning is ambiguous: --cuda-graph-max-bs ends 0.5.23 with
+    "ambiguous option", --pp ends many versions with exit code 2.""",
     remedy="write the flag's full name",
     references=["measured: 0.5.23"],
 )
 def abbreviated_flag(facts: Facts) -> Iterator[Hit]:
     known = facts.table.by_name
     for option in facts.extra:
-        if option in known:
-            continue
-        if not history(option) and any(name.startswith(option) for name in known):
+        begins = option not in known and any(name.startswith(option) for name in known)
+        if begins and not history(option):
             yield Hit(missing(option, facts.table, {}), facts.at(option))
 
 
 @THEME.rule(
     "deprecated-flag",
     Severity.WARNING,
-    "a flag that this version calls deprecated",
-    about="""A deprecated flag still works, with a warning in the log, and is gone in a later version:
+    "a flag that is deprecated in this version",
+    about="""A deprecated flag still works, with a warning in the log, and is removed in a later version:
     --disable-cuda-graph and --cuda-graph-max-bs were deprecated in 0.5.16, and the second was removed in
-    0.5.23. Fields of a profile are rendered in the spelling of the installed version; this is about
+    0.5.23. A profile's fields are rendered in the spelling of the installed version; this is about
     [extra_args].""",
     remedy="use the flag's successor, or the profile's field",
     references=["sglang/srt/server_args.py of each version"],
@@ -95,7 +95,7 @@ def deprecated_flag(facts: Facts) -> Iterator[Hit]:
     Severity.ADVICE,
     "a flag that later versions do not have",
     about="""Flags come and go: --stream-output, --prefill-round-robin-balance and --torchao-config are not in
-    0.5.23. A profile with such a flag is refused after the next upgrade.""",
+    0.5.23. After the upgrade a profile with such a flag is refused.""",
     remedy="look for its successor before the engine is upgraded (`deployer check --sglang VERSION`)",
     references=["sglang/srt/server_args.py of each version"],
 )
@@ -104,15 +104,15 @@ def flag_gone_later(facts: Facts) -> Iterator[Hit]:
     for option in facts.extra:
         versions = history(option)
         if option in facts.table.by_name and versions and versions[-1] < newest:
-            yield Hit(f"{option} is in SGLang {versions[-1]} and no longer in {newest}", facts.at(option))
+            yield Hit(f"{option} is in SGLang {versions[-1]} but not in {newest}", facts.at(option))
 
 
 @THEME.rule(
     "flags-inexact",
     Severity.ADVICE,
     "the flags of this version are not known exactly",
-    about="""deployer has the flags of some versions, taken from their own parsers, and uses the nearest one
-    before the version that is installed. A flag that came or went in between is judged wrongly.""",
+    about="""deployer has the flags of some versions, taken from their own parsers, and uses those of the
+    nearest version before the installed one. A flag that was added or removed in between is judged wrongly.""",
     remedy="read the flags from the host (`deployer sglang learn`), or use one of the known versions",
     references=["deployer/sglang/data"],
     needs=[Need.VERSION],
@@ -126,10 +126,10 @@ def flags_inexact(facts: Facts) -> Iterator[Hit]:
     "package-pins",
     Severity.WARNING,
     "packages of other versions than SGLang was released with",
-    about="""SGLang is released against exact versions of torch, transformers, its kernels and FlashInfer.
-    Others may import and then end with "undefined symbol", a version gate (assert_pkg_version), or wrong
+    about="""SGLang is released for exact versions of torch, transformers, its kernels and FlashInfer. Others
+    may import, and then fail with "undefined symbol" or a version check (assert_pkg_version), or give wrong
     results.""",
-    remedy="install the packages that the release names, in an environment of its own",
+    remedy="install the package versions that the release names, in an environment of its own",
     references=["metadata of the wheels on PyPI", "issue 7033", "PR 13948"],
     needs=[Need.PACKAGES, Need.VERSION],
 )
@@ -147,10 +147,10 @@ def package_pins(facts: Facts) -> Iterator[Hit]:
 @THEME.rule(
     "python-version",
     Severity.ERROR,
-    "a Python that this version runs on",
-    about="""SGLang 0.5.23 requires Python 3.11 or later; a wheel that was unpacked by other means than pip then
-    fails at its first newer word of the language.""",
-    remedy="make the engine's environment with Python 3.11 or later",
+    "a Python version that this SGLang supports",
+    about="""SGLang 0.5.23 requires Python 3.11 or later; a wheel that was installed without pip fails at the
+    first newer syntax.""",
+    remedy="create the engine's environment with Python 3.11 or later",
     references=["metadata of the 0.5.23 wheel"],
     needs=[Need.PACKAGES, Need.VERSION],
 )
@@ -158,4 +158,4 @@ def python_version(facts: Facts) -> Iterator[Hit]:
     match = re.match(r"(\d{1,3})\.(\d{1,3})", facts.seen.python or "")
     old = match is not None and (int(match[1]), int(match[2])) < (3, 11)
     if old and not facts.before("0.5.23"):
-        yield Hit(f"SGLang {facts.version} with Python {facts.seen.python}; it needs 3.11")
+        yield Hit(f"SGLang {facts.version} with Python {facts.seen.python}; it needs 3.11 or later")

@@ -10,10 +10,10 @@ import pytest
 from deployer.config.bench import BenchConfig
 from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from
 from deployer.config.profile import Profile
-from deployer.deploy.advice import advise
 from deployer.deploy.preflight import notes, objections
 from deployer.records.hardware import EngineFacts, GpuProcess, ModelFacts
 from deployer.records.host import HostState
+from deployer.sglang.rules import Facts, judge
 from tests.unit.deploy.builders import GIB, gpus, host_state, release, service_state
 
 
@@ -117,7 +117,7 @@ def test_a_gate_that_the_benchmark_does_not_measure_is_refused_before_anything_s
     host, service = config()
     service = service.model_copy(update={"bench": BenchConfig(levels=[8])})
     profile = Profile.model_validate({"name": "p", "gate": {"aggregate_tok_s@64": 1.0}})
-    findings = advise(profile, service, host, None).findings
+    findings = judge(Facts.of(profile, service, host, None)).findings
     found = objections(FIT, host, service, release(), findings)
     assert [item.code for item in found] == ["gate-not-measured"]
     assert found[0].message == 'gate."aggregate_tok_s@64": level 64 is not among the benchmark\'s levels (8)'

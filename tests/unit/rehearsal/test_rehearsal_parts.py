@@ -17,7 +17,8 @@ from deployer.config.inventory import load_inventory
 from deployer.config.profile import load_profile, profile_folders
 from deployer.errors import ConfigError, PreflightRefused, UsageError
 from deployer.resources import package_root, shipped
-from deployer.sglang.flags.arguments import launch_arguments
+from deployer.sglang.flags.arguments import render
+from deployer.sglang.flags.versions import flag_table
 from deployer_rehearsal import commands, container, hosts, machine, model, real_engine, sets, sglang_env
 from deployer_rehearsal.engine_venv import needed_from_machine
 from deployer_rehearsal.hosts import RehearsalHost
@@ -274,7 +275,7 @@ def test_the_inventory_of_the_real_engine_is_valid() -> None:
     assert service.limits.max_total_tokens
     assert sets._FIXED_ADDRESSES[sets.SGLANG_SET][0] == int(service.bind.rpartition(".")[2])
     for name in ("tp1", "tp2", "pp2", "pp2-async"):
-        argv = launch_arguments(load_profile(name, profile_folders()), service, sglang_env.VERSION).argv
+        argv = render(load_profile(name, profile_folders()), service, flag_table(sglang_env.VERSION)).argv
         assert argv[argv.index("--device") + 1] == "cpu"
 
 

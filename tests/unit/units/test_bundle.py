@@ -221,8 +221,8 @@ def test_requested_and_notes() -> None:
     assert made.requested["pp_async_batch_depth"] == 8
     assert made.requested["log_level"] == "a b;c"
     assert "api_key" not in made.requested
-    assert bundle(name="tp1", release="0001-tp1").notes[0].startswith("profile tp1 takes 1 of the 8 GPUs")
-    with pytest.raises(ConfigError, match="takes 8 GPUs"):
+    assert bundle(name="tp1", release="0001-tp1").notes[0].startswith("profile tp1 uses 1 of the 8 GPUs")
+    with pytest.raises(ConfigError, match="needs 8 GPUs"):
         bundle(gpus=[0])
 
 

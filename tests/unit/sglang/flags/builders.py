@@ -9,9 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deployer.config.inventory import ServiceConfig, inventory_from
+from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from
 from deployer.config.profile import Profile
+from deployer.sglang import rules
+from deployer.sglang.flags.arguments import LaunchArguments
 from deployer.sglang.flags.versions import flag_table
+from deployer.sglang.rules import Facts
 
 PYTHON = "/opt/sglang/bin/python"
 
@@ -27,6 +30,14 @@ def service(**more: Any) -> ServiceConfig:
 def profile(**tables: Any) -> Profile:
     """A profile from its tables."""
     return Profile.model_validate({"name": "test", **tables})
+
+
+def launch_arguments(
+    profile: Profile, service: ServiceConfig, version: str | None, learned: Path | None = None
+) -> LaunchArguments:
+    """The command line on a host whose GPUs nobody has counted."""
+    host = HostConfig.model_validate({"name": "box"})
+    return rules.launch_arguments(Facts.of(profile, service, host, version, learned))
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from deployer.config.profile import Profile, list_profiles, profile_folders
 from deployer.errors import ConfigError
-from deployer.sglang.flags.arguments import launch_arguments
 from deployer.sglang.flags.versions import flag_table, parse_version
-from tests.unit.sglang.flags.builders import parser, profile, service
+from tests.unit.sglang.flags.builders import launch_arguments, parser, profile, service
 from tests.unit.sglang.flags.test_versions import KNOWN
 
 #: A concept -> what it is called in the parsers of the versions.

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.errors import ConfigError
-from deployer.sglang.flags.arguments import OWNED, launch_arguments
+from deployer.sglang.flags.arguments import OWNED
 from deployer.sglang.flags.extra import missing
 from deployer.sglang.flags.versions import flag_table
-from tests.unit.sglang.flags.builders import parser, profile, service
+from tests.unit.sglang.flags.builders import launch_arguments, parser, profile, service
 from tests.unit.sglang.flags.test_versions import KNOWN
 
 BASE = len(launch_arguments(profile(), service(), "0.5.23").argv)

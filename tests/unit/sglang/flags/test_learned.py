@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from deployer.errors import ConfigError
-from deployer.sglang.flags.arguments import launch_arguments, profile_listing
 from deployer.sglang.flags.versions import SCHEMA, flag_table, history, known_tables, known_versions
-from tests.unit.sglang.flags.builders import profile, service
+from deployer.sglang.profile_list import profile_listing
+from tests.unit.sglang.flags.builders import launch_arguments, profile, service
 from tests.unit.sglang.flags.test_versions import KNOWN
 
 

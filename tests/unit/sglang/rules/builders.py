@@ -7,7 +7,6 @@ from typing import Any
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.problems import merge_tables
 from deployer.config.profile import Profile
-from deployer.sglang.flags.versions import flag_table, parse_version
 from deployer.sglang.rules import Facts, GpuFacts, HostFacts, ModelShape
 
 GIB = 1024**3
@@ -52,7 +51,6 @@ def facts(
     service: dict[str, Any] | None = None,
     host: dict[str, Any] | None = None,
     version: str | None = "0.5.12.post1",
-    problems: tuple[str, ...] = (),
     **seen: Any,
 ) -> Facts:
     """Facts about a profile on eight GPUs; tables are merged over a service that no rule objects to."""
@@ -64,13 +62,11 @@ def facts(
         "extra_args": {"enable-metrics": True},
         "bench": {"levels": [8]},
     }
-    return Facts(
-        profile=Profile.model_validate({"name": "p", **(profile or {})}),
-        service=ServiceConfig.model_validate(merge_tables(table, service or {})),
-        host=HostConfig.model_validate({"name": "box", "gpus": 8, **(host or {})}),
-        version=parse_version(version) if version else None,
-        table=flag_table(version),
-        problems=problems,
+    return Facts.of(
+        Profile.model_validate({"name": "p", **(profile or {})}),
+        ServiceConfig.model_validate(merge_tables(table, service or {})),
+        HostConfig.model_validate({"name": "box", "gpus": 8, **(host or {})}),
+        version,
         seen=HostFacts(**seen),
     )
 

@@ -320,7 +320,7 @@ CASES: Mapping[str, tuple[Case, Case]] = {
         {"profile": {"gate": {"single_stream_tok_s": 1.0}, "bench": {"request_timeout": 128.0}}},
     ),
     # versions
-    "rendering": ({"problems": ("attention.backend: found 'x', not a choice",)}, {}),
+    "rendering": ({"profile": {"attention": {"backend": "x"}}}, {}),
     "abbreviated-flag": ({"service": extra(mem_frac=0.9)}, {"service": extra(page_size=64)}),
     "deprecated-flag": (
         {"service": extra(enable_piecewise_cuda_graph=True)},

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
-from deployer.deploy.advice import advise
+from deployer.deploy.facts import with_host
 from deployer.deploy.preflight import objections
 from deployer.host.agent import procs, survey
 from deployer.records.hardware import Gpu, GpuProcess
 from deployer.records.host import HostState
 from deployer.sglang.flags.devices import MOST, last_place, rank_places, taken
-from deployer.sglang.rules import Finding
+from deployer.sglang.rules import Facts, Finding, judge
 from tests.unit.deploy.builders import GIB, host_state, release, service_state
 from tests.unit.deploy.test_preflight import config
 from tests.unit.sglang.rules.builders import extra, facts, gpus, tp
@@ -52,14 +52,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> HostState:
 def said(host: HostState, *, service: dict[str, Any], profile: dict[str, Any]) -> dict[str, Finding]:
     """What the rules find, by their ids."""
     base = {"name": "kimi", "host": "box", "model": "/m", "engine": {"python": "/p"}}
-    report = advise(
+    facts = Facts.of(
         Profile.model_validate({"name": "p", **profile}),
         ServiceConfig.model_validate(base | service),
         HostConfig.model_validate({"name": "box"}),
         "0.5.12.post1",
-        observed=host,
     )
-    return {item.rule: item for item in report.findings}
+    return {item.rule: item for item in judge(with_host(facts, host)).findings}
 
 
 FA3 = {"parallelism": {"tp": 4}, "attention": {"backend": "fa3"}}

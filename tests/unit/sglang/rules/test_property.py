@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from deployer.config.profile import Profile
 from deployer.sglang.flags.versions import flag_table, known_versions
-from deployer.sglang.rules import Facts, GpuFacts, HostFacts, evaluate, model_shape
+from deployer.sglang.rules import Facts, GpuFacts, HostFacts, judge, model_shape
 from deployer.sglang.rules.environment import KNOWN
 from tests.unit.sglang.rules.builders import GIB, KIMI, facts, gpus
 
@@ -122,7 +122,7 @@ def drop_wrong(table: dict[str, Any]) -> dict[str, Any]:
 
 def look(made: Facts) -> None:
     """Ask all rules, and look at what they say."""
-    for finding in evaluate(made).findings:
+    for finding in judge(made).findings:
         assert finding.text.isprintable()
         assert finding.as_dict()["rule"] == finding.rule
 

@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 
 from deployer.bench.load import spec, stats
-from deployer.errors import UsageError
+from deployer.errors import ConfigError, UsageError
 from deployer.report.findings import rule_document
-from deployer.sglang.rules import RULES, Need, Severity, evaluate, find_rule, measuring, shape_findings, worst
+from deployer.sglang.rules import (
+    RULES,
+    Need,
+    Severity,
+    find_rule,
+    judge,
+    launch_arguments,
+    measuring,
+    shape_problems,
+)
 from deployer.sglang.rules.graphs import capture_sizes
 from deployer.sglang.rules.shape import ModelShape, layer_split, model_shape, overridden
 from tests.paths import DOCS
@@ -69,11 +78,11 @@ def test_a_rule_that_lacks_a_fact_says_nothing(rule: str) -> None:
     for need in RULES[rule].needs:
         lacking = facts(**{**given, **sources[need]})
         assert RULES[rule].findings(lacking) == []
-        assert need in evaluate(lacking, [RULES[rule]]).unasked[rule]
+        assert need in judge(lacking, [RULES[rule]]).unasked[rule]
 
 
 def test_findings_come_the_gravest_first() -> None:
-    report = evaluate(
+    report = judge(
         facts(
             profile={"parallelism": {"tp": 8, "ep": 3}, "cuda_graph": {"enabled": False}},
             service={"gpus": [0]},
@@ -82,19 +91,59 @@ def test_findings_come_the_gravest_first() -> None:
     ranks = [finding.severity.rank for finding in report.findings]
     assert ranks == sorted(ranks)
     assert {"ep-divides-tp", "too-few-gpus"} == {finding.rule for finding in report.of(Severity.ERROR)}
-    assert worst(report.findings) is Severity.ERROR
-    assert worst([]) is None
 
 
-def test_a_problem_of_rendering_that_a_rule_tells_is_told_once() -> None:
-    said = ("parallelism.ep: found 3, which does not divide tp = 8", "extra_args.frob: SGLang has no --frob")
-    report = evaluate(facts(profile={"parallelism": {"tp": 8, "ep": 3}}, problems=said))
-    assert [finding.message for finding in report.findings if finding.rule == "rendering"] == [said[1]]
+def test_a_place_with_an_error_of_a_rule_has_no_problem_of_rendering() -> None:
+    report = judge(facts(service={"extra_args": {"mem-frac": 0.9, "frob": 1, "api-key": "x"}}))
+    found = {(finding.rule, finding.place) for finding in report.blocking + report.of(Severity.ERROR)}
+    assert found == {
+        ("abbreviated-flag", "extra_args.mem-frac"),
+        ("rendering", "extra_args.frob"),
+        ("secret-argument", "extra_args.api-key"),
+    }
+
+
+def test_problems_from_elsewhere_are_errors_among_the_others() -> None:
+    report = judge(facts()).with_problems(["the template leaves out what deployer needs"])
+    assert [finding.text for finding in report.blocking] == ["the template leaves out what deployer needs"]
+    assert report.findings[0] in report.blocking
+
+
+def test_errors_that_block_are_all_raised_by_rendering() -> None:
+    wrong = {"parallelism": {"tp": 8, "ep": 3}, "attention": {"backend": "x"}, "extra_args": {"foo": 1}}
+    with pytest.raises(ConfigError, match="profile p for service kimi: 4 problems") as caught:
+        launch_arguments(facts(profile=wrong, service={"gpus": [0]}))
+    for word in ("ep: 3 does not divide tp = 8", "attention.backend: ", "extra_args.foo: ", "needs 8 GPUs"):
+        assert word in caught.value.message
+    assert launch_arguments(facts()).argv
+
+
+def test_the_services_limits_count() -> None:
+    given = facts(
+        profile=pp(2, pipeline={"max_micro_batch_size": 64}), service={"limits": {"max_running_requests": 16}}
+    )
+    [finding] = RULES["micro-batch-above-limit"].findings(given)
+    assert finding.severity is Severity.WARNING
+    assert launch_arguments(given).argv
+
+
+def test_gpus_are_counted_where_they_are_set() -> None:
+    eight = {"parallelism": {"tp": 8}}
+    assert not RULES["too-few-gpus"].findings(facts(profile=eight))
+    assert not RULES["too-few-gpus"].findings(facts(profile=eight, host={"gpus": None}))
+    assert only("too-few-gpus", profile=eight, host={"gpus": 4}).endswith(
+        "service kimi has 4 (hosts.box.gpus)"
+    )
+    assert only("too-few-gpus", profile=eight, service={"gpus": [6, 7]}).endswith(
+        "has 2 (services.kimi.gpus)"
+    )
+    assert "uses 1 of the 2" in only("gpus-unused", service={"gpus": [6, 7]})
 
 
 def test_shape_rules_need_nothing_but_the_profile() -> None:
     wrong = facts(profile={"parallelism": {"tp": 8, "ep": 3}, "pipeline": {"async_batch_depth": 2}}).profile
-    assert [finding.rule for finding in shape_findings(wrong)] == ["ep-divides-tp", "depth-without-pipeline"]
+    places = [problem.path for problem in shape_problems(wrong)]
+    assert places == [("parallelism", "ep"), ("pipeline", "async_batch_depth")]
     assert all(rule.severity is Severity.ERROR and not rule.needs for rule in RULES.values() if rule.shape)
 
 
@@ -146,15 +195,15 @@ def test_a_threshold_that_is_not_measured_is_told_with_its_place_and_remedy() ->
     assert text == 'services.kimi.gate."itl_p50_s@32": level 32 is not among the benchmark\'s levels (8, 16)'
     assert "bench.levels" in remedy
     text, remedy = told({"ttft_p95_s@8": 1.0})
-    assert "16 samples at C=8, but a 95th percentile needs 20" in text
-    assert "take ttft_p50_s" in remedy
+    assert "16 samples at C=8; a 95th percentile needs 20" in text
+    assert "use ttft_p50_s" in remedy
     text, remedy = told({"tpot_p95_s@16": 1.0}, repeats=1)
     assert "16 samples at C=16" in text
     text, remedy = told({"itl_p95_s@8": 1.0}, repeats=1, output_tokens=3)
     assert "16 samples at C=8" in text
     assert told({"single_stream_tok_s": 1.0}, singles=0)[1] == "set bench.singles to 1 or more"
     text, _ = told({"steady_tok_s@8": 1.0, "aggregate_tok_s@8": 1.0}, output_tokens=4)
-    assert "3 tokens a stream after the first, but a steady rate needs 4" in text
+    assert "3 tokens a stream after the first; a steady rate needs 4" in text
 
 
 def test_passes_that_are_run_for_200_requests_are_samples_too() -> None:
@@ -167,7 +216,7 @@ def test_passes_that_are_run_for_200_requests_are_samples_too() -> None:
 def test_a_budget_that_cannot_be_kept_is_told_with_figures() -> None:
     text = only("budget-short", profile={"bench": {"output_tokens": 100_000}})
     assert text == (
-        "services.kimi.bench.budget: 300 s, but 300032 tokens come one after another, which takes 300 s at 1000 tok/s"
+        "services.kimi.bench.budget: 300 s, but 300032 tokens one after another take 300 s at 1000 tok/s"
     )
     slow = {"gate": {"aggregate_tok_s@8": 20.0, "single_stream_tok_s": 5.0}, "bench": {"budget": 90.0}}
     assert only("budget-short", profile=slow) == (
@@ -179,7 +228,7 @@ def test_a_budget_that_cannot_be_kept_is_told_with_figures() -> None:
 def test_a_level_that_may_lose_less_than_all_is_told() -> None:
     given = {"profile": {"relative_gate": {"max_loss": 0.2}}}
     assert only("level-loss-below-loss", **given) == (
-        "services.kimi.relative_gate.max_level_loss: 0.12 at one level, but 0.2 in all"
+        "services.kimi.relative_gate.max_level_loss: 0.12 at one level, but 0.2 on average"
     )
     nothing = facts(profile={"relative_gate": {"max_loss": 0.2, "baseline": "none"}})
     assert not RULES["level-loss-below-loss"].findings(nothing), "nothing is compared"
@@ -206,8 +255,8 @@ def test_weights_and_what_they_leave() -> None:
     spread = only("kv-room", profile=pp(8, memory={"mem_fraction_static": 0.9}), **given)
     together = only("kv-room", profile=tp(8, memory={"mem_fraction_static": 0.9}), **given)
     assert "96.0 GiB x 0.9 - 68.8 GiB of weights = 17.7 GiB a GPU" in together
-    assert "at 68.6 KiB each" in together
-    assert "at 9.0 KiB each" in spread
+    assert "tokens of 68.6 KiB" in together
+    assert "tokens of 9.0 KiB" in spread
 
 
 def test_moved_or_requantised_weights_are_not_judged() -> None:
@@ -273,7 +322,7 @@ def test_layer_partitions(text: str) -> None:
 
 def test_the_value_of_a_secret_is_not_repeated() -> None:
     given = facts(service=extra(admin_api_key="sk-verysecretverysecretverysecret"))
-    assert "verysecret" not in str([finding.as_dict() for finding in evaluate(given).findings])
+    assert "verysecret" not in str([finding.as_dict() for finding in judge(given).findings])
 
 
 def test_cpu_hosts_have_no_gpus_to_count() -> None:

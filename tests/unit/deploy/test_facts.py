@@ -1,4 +1,4 @@
-"""Rules with what was observed of a host: the conversion of facts, objections, shipped profiles and inventories."""
+"""What was observed of a host as facts for the rules; their errors as objections; shipped profiles and inventories."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 
 from deployer.config.inventory import load_inventory
 from deployer.config.profile import Profile, load_profile, profile_folders, profile_names
-from deployer.deploy.advice import advise, as_objections, host_facts, warnings
+from deployer.deploy.apply import warnings
+from deployer.deploy.facts import host_facts, observed_facts
 from deployer.deploy.preflight import objections
 from deployer.records.hardware import EngineFacts, Gpu, ModelFacts
 from deployer.records.host import HostState
 from deployer.resources import shipped
-from deployer.sglang.rules import Severity
+from deployer.sglang.rules import Facts, Severity, judge
 from deployer_rehearsal.model import SHARD_BYTES, SHARDS, config
 from tests.unit.deploy.builders import GIB, host_state, release, service_state
 
@@ -45,7 +46,7 @@ def test_shipped_profiles_have_no_errors(inventory: Path, name: str) -> None:
     site = load_inventory(inventory)
     service = site.service()
     for version in (None, "0.5.12.post1", "0.5.23"):
-        report = advise(profile(name), service, site.host(service.host), version)
+        report = judge(Facts.of(profile(name), service, site.host(service.host), version))
         assert report.of(Severity.ERROR) == ()
         assert {"weights-fit", "heads-divide-tp"} <= set(report.unasked)
 
@@ -53,9 +54,7 @@ def test_shipped_profiles_have_no_errors(inventory: Path, name: str) -> None:
 @pytest.mark.parametrize("name", PROFILES)
 def test_on_the_practice_host_only_what_is_too_small_has_errors(name: str) -> None:
     site = load_inventory(INVENTORIES[1])
-    report = advise(
-        profile(name), site.service(), site.host("practice-1"), "0.5.12.post1", observed=practice_host()
-    )
+    report = judge(observed_facts(profile(name), site.service(), site.host("practice-1"), practice_host()))
     small = profile(name).gpus < 8
     assert [item.rule for item in report.of(Severity.ERROR)] == (["weights-fit"] if small else [])
     assert set(report.unasked) <= {"package-pins", "python-version"}
@@ -91,13 +90,11 @@ def test_a_capability_that_is_none_comes_from_the_name(cap: str | None) -> None:
 def test_errors_become_objections_and_warnings_remarks() -> None:
     site = load_inventory(INVENTORIES[1])
     host, service = site.host("practice-1"), site.service()
-    findings = advise(profile("pp2"), service, host, "0.5.12.post1", observed=practice_host()).findings
-    [objection] = as_objections(findings)
+    findings = judge(observed_facts(profile("pp2"), service, host, practice_host())).findings
+    [objection] = objections(practice_host(), host, service, release(requested={"pp_size": 2}), findings)
     assert objection.code == "weights-fit"
     assert "GiB of weights on each of 2 GPUs" in objection.message
-    found = objections(practice_host(), host, service, release(requested={"pp_size": 2}), findings)
-    assert [item.code for item in found] == ["weights-fit"]
-    pipeline = advise(profile("pp8"), service, host, "0.5.12.post1", observed=practice_host()).findings
+    pipeline = judge(observed_facts(profile("pp8"), service, host, practice_host())).findings
     said = warnings(pipeline)
     assert any(text.startswith("warning graphs-off: cuda_graph.enabled") for text in said)
     assert any("mla-default-pp" in text for text in said)
@@ -108,6 +105,6 @@ def test_an_objection_is_raised_once() -> None:
     host = site.host("practice-1").model_copy(update={"gpus": None})
     service = site.service().model_copy(update={"gpus": None})
     few = practice_host(gpus=(practice_host().gpus or ())[:4])
-    findings = advise(profile("tp8"), service, host, "0.5.12.post1", observed=few).findings
+    findings = judge(observed_facts(profile("tp8"), service, host, few)).findings
     codes = [item.code for item in objections(few, host, service, release(), findings)]
     assert codes.count("too-few-gpus") == 1
