@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deployer.sglang.log.diagnosis import diagnose
+from deployer.sglang.log.endings import UnitEnd
 from deployer.sglang.log.text import read
 from deployer_rehearsal.sglang_env import environment
 
@@ -314,14 +315,14 @@ def _end(session: int) -> None:
         time.sleep(0.2)
 
 
-def unit(after: dict[str, object]) -> dict[str, object] | None:
+def unit(after: dict[str, object]) -> UnitEnd | None:
     """What systemd would say of such an end."""
     code = after["returncode"]
     if not isinstance(code, int) or code == 0:
         return None
     if code < 0:
-        return {"result": "signal", "exec_code": "killed", "exec_status": -code}
-    return {"result": "exit-code", "exec_code": "exited", "exec_status": code}
+        return UnitEnd(result="signal", exec_code="killed", exec_status=-code)
+    return UnitEnd(result="exit-code", exec_code="exited", exec_status=code)
 
 
 def judge(case: Case, out: Path) -> str:
