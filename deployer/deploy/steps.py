@@ -22,7 +22,8 @@ from deployer.deploy.verify import verify
 from deployer.deploy.wait import wait_ready
 from deployer.errors import CandidateRejected
 from deployer.records.answers import Started
-from deployer.records.codec import Json
+from deployer.records.codec import Json, encode
+from deployer.records.effect import InEffect
 from deployer.records.endpoint import Endpoint
 from deployer.records.failure import Failure, PhaseTime
 from deployer.records.host import Transition
@@ -39,7 +40,7 @@ class Progress:
     timeline: tuple[PhaseTime, ...] = ()
     bench: Json | None = None
     verdict: Json | None = None
-    in_effect: Json | None = None
+    in_effect: InEffect | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -129,10 +130,10 @@ class Steps:
         self.reporter.done("recorded; the guard watches")
         return Step.STOP
 
-    def _patch(self, patch: Mapping[str, object], **files: Json) -> None:
+    def _patch(self, patch: Mapping[str, object], **files: object) -> None:
         """Write into the release: keys of its manifest, and JSON files by their names without the ending."""
         texts = {
-            f"{name}.json": json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+            f"{name}.json": json.dumps(encode(data), indent=1, ensure_ascii=False) + "\n"
             for name, data in files.items()
         }
         self.session.client.release_update(
@@ -205,8 +206,8 @@ class Steps:
             log=lambda: start_log(self.session, invocation),
         )
         if verification.effective:
-            self.progress.in_effect = verification.summary()
-            self._patch({"in_effect": self.progress.in_effect}, in_effect=verification.details())
+            self.progress.in_effect = verification.in_effect.summary
+            self._patch({"in_effect": self.progress.in_effect}, in_effect=verification.in_effect)
         if not verification.ok:
             cause = "; ".join(verification.problems)
             raise CandidateRejected(Failure("not-in-effect", cause, Step.VERIFY, verification.remedy))
@@ -238,7 +239,7 @@ class Steps:
             api_key=self.endpoint.api_key,
             baseline=earlier[0] if earlier else None,
             again=case.again,
-            slots=((self.progress.in_effect or {}).get("computed") or {}).get("slots") or 1,
+            slots=self.progress.in_effect.slots if self.progress.in_effect else 1,
         )
         self.progress.bench = bench
         verdict = case.verdict(bench)

@@ -13,12 +13,12 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from deployer.errors import AgentError, ConfigError
 from deployer.host.client import HostClient
+from deployer.records.effect import ArgumentInEffect, Computed, InEffect
 from deployer.records.endpoint import Endpoint, serves
 from deployer.records.release import Release
 from deployer.sglang.flags.versions import defaults
-from deployer.sglang.server.effect import Computed, computed
+from deployer.sglang.server.effect import computed
 from deployer.sglang.server.info import (
-    ArgumentCheck,
     aliases,
     compare,
     defaulted,
@@ -47,8 +47,8 @@ class Verification:
 
     problems: tuple[str, ...]
     effective: dict[str, Any] = field(default_factory=dict)
-    checks: tuple[ArgumentCheck, ...] = ()
-    defaults: tuple[ArgumentCheck, ...] = ()
+    checks: tuple[ArgumentInEffect, ...] = ()
+    defaults: tuple[ArgumentInEffect, ...] = ()
     computed: Computed | None = None
     allowed: frozenset[str] = frozenset()
 
@@ -58,12 +58,17 @@ class Verification:
         return not self.problems
 
     @property
-    def differences(self) -> tuple[ArgumentCheck, ...]:
+    def differences(self) -> tuple[ArgumentInEffect, ...]:
         """Requested arguments that are in force with another value."""
         return tuple(check for check in self.checks if check.verdict == "changed")
 
     @property
-    def refused(self) -> tuple[ArgumentCheck, ...]:
+    def equal(self) -> int:
+        """How many requested arguments are in force as they were requested."""
+        return sum(check.verdict == "equal" for check in self.checks)
+
+    @property
+    def refused(self) -> tuple[ArgumentInEffect, ...]:
         """The differences that the profile does not allow."""
         return tuple(
             check for check in self.differences if not self.allowed.intersection(aliases(check.argument))
@@ -87,8 +92,7 @@ class Verification:
 
     def sentence(self) -> str:
         """The result in one line."""
-        equal = sum(check.verdict == "equal" for check in self.checks)
-        text = f"our process answers; {equal} requested arguments are in effect"
+        text = f"our process answers; {self.equal} requested arguments are in effect"
         if self.differences:
             text += f", {len(self.differences)} changed as the profile allows"
         return text + (f", {len(self.unverified)} not shown by this version" if self.unverified else "")
@@ -102,27 +106,16 @@ class Verification:
             notes.append(f"in effect: {'; '.join(values)}")
         return notes
 
-    def summary(self) -> dict[str, Any]:
-        """What a release keeps of it in its manifest."""
-        return {
-            "computed": self.computed.as_dict() if self.computed else None,
-            "changed": [check.as_dict() for check in self.differences],
-            "missing": list(self.unverified),
-            "equal": sum(check.verdict == "equal" for check in self.checks),
-        }
-
-    def details(self) -> dict[str, Any]:
-        """Everything, argument by argument (the release's in_effect.json)."""
-        arguments = [check.as_dict() for check in (*self.checks, *self.defaults)]
-        return {**self.summary(), "arguments": arguments}
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "problems": list(self.problems),
-            "differences": [check.as_dict() for check in self.differences],
-            "unverified": list(self.unverified),
-        }
+    @property
+    def in_effect(self) -> InEffect:
+        """What a release keeps of it."""
+        return InEffect(
+            computed=self.computed,
+            changed=self.differences,
+            missing=self.unverified,
+            equal=self.equal,
+            arguments=(*self.checks, *self.defaults),
+        )
 
 
 def verify(
@@ -187,7 +180,7 @@ def _defaults(version: str | None, learned: Path | None, info: Mapping[str, Any]
         return {}
 
 
-def _difference(check: ArgumentCheck) -> str:
+def _difference(check: ArgumentInEffect) -> str:
     why = f" (SGLang: {check.reason})" if check.reason else ""
     return (
         f"{check.argument} is {check.effective!r} in the running server; "

@@ -93,7 +93,7 @@ def measure(
             on_event=lambda event: reporter.progress(describe_bench_event(event)),
             api_key=endpoint.api_key,
             baseline=shelf.bench(release),
-            slots=((running.in_effect or {}).get("computed") or {}).get("slots") or 1,
+            slots=running.in_effect.slots if running.in_effect else 1,
         )
     except KeyboardInterrupt as error:
         raise Interrupted(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deployer.records.codec import Json, Record, named, unwritten
+from deployer.records.effect import InEffect
 from deployer.records.failure import Failure, PhaseTime
 
 
@@ -126,7 +127,7 @@ class Outcome(Record):
     phases: tuple[PhaseTime, ...] = ()
     bench: Json | None = None
     verdict: Json | None = None
-    in_effect: Json | None = None
+    in_effect: InEffect | None = None
     failure: Failure | None = None
     exit_code: int = 0
     message: str = ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from deployer.records.codec import Json, Record, named, sparse, unwritten
+from deployer.records.effect import InEffect
 from deployer.records.failure import Failure, PhaseTime
 
 #: The variable by which a running process shows which release it belongs to.
@@ -83,7 +84,7 @@ class Release(Record):
     sglang: str | None = None
     model: ModelRef = field(default_factory=ModelRef)
     requested: Requested = named("resolved", default_factory=Requested)
-    in_effect: Json | None = None
+    in_effect: InEffect | None = None
     state: str = "staged"
     was_live: bool = False
     promoted: float | None = None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from deployer.records.effect import Computed
 from deployer.sglang.server.info import effective_arguments, internal_states, mapping, running_ceiling
 
 _SUMMARY = {
@@ -22,80 +22,6 @@ _FREE = re.compile(r"available_[gc]pu_mem=(\d{1,6}(?:\.\d{1,6})?) GB")
 _SIZES = re.compile(
     r"Capture (?:cuda graph bs |target decode CUDA graph (?:begin|end)\..*?\bbs=)\[(?P<sizes>[\d, ]*)\]"
 )
-
-
-@dataclass(frozen=True)
-class Computed:
-    """What SGLang made of its arguments. None: neither the version nor its log tells.
-
-    ``micro_batch_cap`` is in requests a micro-batch and in force now; ``slots`` the micro-batches that take turns
-    (1 without a pipeline); ``kv_tokens`` the tokens in the KV pool of one data-parallel rank; ``max_running`` the
-    requests that can really run at once; ``graph_sizes`` the decode batch sizes with a captured graph, ascending
-    (empty: none). Memory is GiB on each GPU: weights, KV pool, graphs, and what was free after the start.
-    """
-
-    slots: int
-    micro_batch_cap: int | None
-    kv_tokens: int | None
-    max_running: int | None
-    graph_sizes: tuple[int, ...] | None
-    context_length: int | None
-    attention_backend: str | None
-    weights_gib: float | None
-    kv_gib: float | None
-    graphs_gib: float | None
-    free_gib: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Computed:
-        """What `as_dict` gave, as a release keeps it."""
-        sizes = data.get("graph_sizes")
-        known: dict[str, Any] = {name: data.get(name) for name in cls.__dataclass_fields__}
-        known.update(slots=data.get("slots") or 1, graph_sizes=None if sizes is None else tuple(sizes))
-        return cls(**known)
-
-    @property
-    def capacity(self) -> int | None:
-        """Requests that can run at once, all slots together."""
-        parts = [self.max_running]
-        if self.slots > 1 and self.micro_batch_cap is not None:
-            parts.append(self.slots * self.micro_batch_cap)
-        known = [part for part in parts if part is not None]
-        return min(known) if known else None
-
-    def sentences(self) -> list[str]:
-        """The values in words, those that are known."""
-        said = []
-        if self.slots > 1:
-            cap = "" if self.micro_batch_cap is None else f" of {self.micro_batch_cap} requests at most"
-            said.append(f"{self.slots} micro-batches in turn{cap}")
-        if self.max_running is not None:
-            said.append(f"{self.max_running} requests at once")
-        if self.kv_tokens is not None:
-            said.append(f"{self.kv_tokens:,} tokens in the KV pool")
-        if self.context_length is not None:
-            said.append(f"context {self.context_length:,}")
-        if self.graph_sizes is not None:
-            said.append(
-                f"graphs of {len(self.graph_sizes)} batch sizes up to {self.graph_sizes[-1]}"
-                if self.graph_sizes
-                else "no graphs"
-            )
-        if self.attention_backend is not None:
-            said.append(f"{self.attention_backend} attention")
-        parts = (
-            ("weights", self.weights_gib),
-            ("KV", self.kv_gib),
-            ("graphs", self.graphs_gib),
-            ("free", self.free_gib),
-        )
-        memory = [f"{name} {value:.1f}" for name, value in parts if value is not None]
-        if memory:
-            said.append(f"GiB a GPU: {', '.join(memory)}")
-        return said
 
 
 def computed(info: Mapping[str, Any], lines: Iterable[str] = ()) -> Computed:

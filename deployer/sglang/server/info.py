@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from deployer.records.effect import ArgumentInEffect
 from deployer.sglang.log.changed_values import reason
 from deployer.sglang.server.equality import same
 
@@ -39,30 +40,6 @@ _ALIASES = (
     ("pp_size", "pipeline_parallel_size"),
     ("pp_max_micro_batch_size", "max_micro_batch_size"),
 )
-
-
-@dataclass(frozen=True)
-class ArgumentCheck:
-    """One argument: what was asked, what is in force, and a verdict.
-
-    ``equal``, ``changed`` (by SGLang, for the ``reason`` that its log gives, if any), ``missing`` (this version does
-    not show it), or ``defaulted``: nobody asked for it; ``requested`` is then the version's own default.
-    """
-
-    argument: str
-    requested: Any
-    effective: Any
-    verdict: str
-    reason: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "argument": self.argument,
-            "requested": self.requested,
-            "effective": self.effective,
-            "verdict": self.verdict,
-            "reason": self.reason,
-        }
 
 
 def redact(value: _T, secrets: Iterable[str] = ()) -> _T:
@@ -101,7 +78,7 @@ def compare(
     info: Mapping[str, Any],
     secrets: Iterable[str] = (),
     lines: Sequence[str] = (),
-) -> list[ArgumentCheck]:
+) -> list[ArgumentInEffect]:
     """Every requested argument against what the server says, in the order asked; secrets as ``***``.
 
     ``lines`` is the start's log, for the reasons of what was changed. Where there are several data-parallel ranks, one
@@ -130,7 +107,7 @@ def defaulted(
     defaults: Mapping[str, Any],
     secrets: Iterable[str] = (),
     lines: Sequence[str] = (),
-) -> list[ArgumentCheck]:
+) -> list[ArgumentInEffect]:
     """The arguments that nobody asked for, by name, with the version's ``defaults`` (name -> value) beside them.
 
     A default that SGLang filled in or changed has the log's reason, where the log gives one.
@@ -145,7 +122,7 @@ def defaulted(
         why = None if same(default, value) else redact(reason(argument, lines), secrets)
         if is_secret(argument):
             default, value = _hidden(default), _hidden(value)
-        found.append(ArgumentCheck(argument, default, redact(value, secrets), "defaulted", why))
+        found.append(ArgumentInEffect(argument, default, redact(value, secrets), "defaulted", why))
     return found
 
 
@@ -220,20 +197,20 @@ def _hidden(value: Any) -> Any:
     return REDACTED if value not in (None, "") else value
 
 
-def _check(argument: str, asked: Any, effective: Mapping[str, Any]) -> ArgumentCheck:
+def _check(argument: str, asked: Any, effective: Mapping[str, Any]) -> ArgumentInEffect:
     shown, value = _look_up(argument, effective)
     if is_secret(argument):
         verdict = "equal" if shown and (value is not None) == (asked is not None) else "missing"
-        return ArgumentCheck(argument, _hidden(asked), _hidden(value), verdict)
+        return ArgumentInEffect(argument, _hidden(asked), _hidden(value), verdict)
     if not shown:
-        return ArgumentCheck(argument, asked, None, "missing")
+        return ArgumentInEffect(argument, asked, None, "missing")
     if not same(asked, value):
-        return ArgumentCheck(argument, asked, value, "changed")
+        return ArgumentInEffect(argument, asked, value, "changed")
     if argument == "max_running_requests":
         ceiling = running_ceiling(effective)
         if ceiling is not None and isinstance(asked, int) and ceiling < asked:
-            return ArgumentCheck(argument, asked, ceiling, "changed")
-    return ArgumentCheck(argument, asked, value, "equal")
+            return ArgumentInEffect(argument, asked, ceiling, "changed")
+    return ArgumentInEffect(argument, asked, value, "equal")
 
 
 def _look_up(argument: str, effective: Mapping[str, Any]) -> tuple[bool, Any]:

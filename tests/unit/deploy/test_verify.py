@@ -135,7 +135,7 @@ def test_a_change_that_the_profile_allows_is_told_and_no_problem() -> None:
         found.sentence()
         == "our process answers; 1 requested arguments are in effect, 2 changed as the profile allows"
     )
-    assert [item["argument"] for item in found.summary()["changed"]] == ["page_size", "cuda_graph_max_bs"]
+    assert [item.argument for item in found.in_effect.changed] == ["page_size", "cuda_graph_max_bs"]
     assert any("page_size is 64" in note for note in found.notes())
 
 
@@ -144,7 +144,7 @@ def test_what_is_not_shown_is_said() -> None:
     assert found.ok
     assert "1 not shown" in found.sentence()
     assert any("new_thing" in note for note in found.notes())
-    assert {item["verdict"] for item in found.details()["arguments"]} == {"equal", "missing"}
+    assert {item.verdict for item in found.in_effect.arguments} == {"equal", "missing"}
 
 
 def test_defaults_of_the_version_are_kept_where_it_is_known() -> None:

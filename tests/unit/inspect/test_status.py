@@ -170,7 +170,7 @@ def test_what_is_in_effect_is_shown_on_request() -> None:
     assert told["hosts"][0]["live"]["in_effect"]["equal"] == 12
     assert "micro-batches" not in render(status_view(told))
     text = render(status_view(told, verbose=True))
-    assert "16 micro-batches in turn of 8 requests at most" in text
+    assert "16 micro-batches in turn of at most 8 requests" in text
     assert "graphs of 4 batch sizes up to 8" in text
     assert "free 9.2" in text
     assert "page_size: asked 16, is 64: page_size to 64" in text

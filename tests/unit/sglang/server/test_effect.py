@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.deploy.verify import in_effect
+from deployer.records.effect import Computed
 from deployer.records.release import Release, Requested
 from deployer.sglang.flags.versions import defaults
 from deployer.sglang.log.changed_values import reason
-from deployer.sglang.server.effect import Computed, computed
+from deployer.sglang.server.effect import computed
 from deployer.sglang.server.info import compare, defaulted
 from tests.paths import DATA
 
@@ -46,9 +47,9 @@ def test_what_an_older_server_computed() -> None:
         free_gib=68.18,
     )
     assert found.capacity == 64
-    assert Computed.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    assert Computed.from_json(json.loads(json.dumps(found.as_json()))) == found
     words = "; ".join(found.sentences())
-    assert "4 micro-batches in turn of 32 requests at most" in words
+    assert "4 micro-batches in turn of at most 32 requests" in words
     assert "free 68.2" in words
 
 
@@ -119,7 +120,7 @@ def test_any_shape_is_read(info: Any, lines: list[str]) -> None:
     assert computed(shape, lines).slots >= 0
     requested = Requested({"pp_size": 2, "max_running_requests": 4})
     release = Release("kimi", "0001-tp8", requested=requested)
-    json.dumps(in_effect(release, shape, lines=lines).details())
+    json.dumps(in_effect(release, shape, lines=lines).in_effect.as_json())
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_equality(asked: Any, shown: Any, equal: bool) -> None:
 
 def test_keys_are_compared_without_showing_them() -> None:
     (check,) = compare({"api_key": "sk-1"}, {"api_key": "sk-1"})
-    assert check.as_dict() == {
+    assert check.as_json() == {
         "argument": "api_key",
         "requested": "***",
         "effective": "***",
