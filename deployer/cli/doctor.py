@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,26 +42,16 @@ def doctor(app: App, seconds: float) -> int:
       deployer doctor --json | jq '.findings[].id'
     """
     began = time.monotonic() - process_age()
-    from deployer.inspect.doctor import judge
-    from deployer.inspect.doctor.collect import ASKED, collect
+    from deployer.inspect.doctor.checkup import examine
+    from deployer.inspect.doctor.collect import collect
     from deployer.report.doctor_view import doctor_view
 
     profiles = readable_profiles(app)
     with app.session("doctor") as session:
         evidence = collect(session, seconds=seconds, profiles=profiles, spent=time.monotonic() - began)
-    diagnosis = judge(evidence)
-    document = {
-        "service": evidence.service,
-        "host": evidence.host,
-        "release": evidence.release,
-        "profile": evidence.profile if evidence.release else None,
-        "seconds": round(time.monotonic() - began, 1),
-        "watched": round(evidence.watched, 1),
-        "asked": list(ASKED),
-        **diagnosis.as_dict(),
-    }
-    app.show(document, doctor_view(document, asked=seconds))
-    return 0 if diagnosis.serving else 6
+    checkup = replace(examine(evidence), seconds=time.monotonic() - began)
+    app.show(checkup.as_json(), doctor_view(checkup, requested=seconds))
+    return 0 if checkup.serving else 6
 
 
 def process_age() -> float:

@@ -33,6 +33,11 @@ class LogLine(Record):
     source: str = "engine"
     piece: bool = False
 
+    @property
+    def engine(self) -> bool:
+        """Whether the server itself printed it."""
+        return self.source == "engine"
+
 
 @dataclass(frozen=True, slots=True)
 class RunLine(Record):

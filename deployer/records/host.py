@@ -197,3 +197,8 @@ class HostState(Record):
     model: ModelFacts | None = None
     memory_total: int | None = None
     gpu_problem: str | None = None
+
+    @property
+    def held_lease(self) -> Lease | None:
+        """The host's lease while somebody holds it."""
+        return self.lease if self.lease is not None and self.lease.valid else None

@@ -1,4 +1,4 @@
-"""The doctor's document, for people."""
+"""What the doctor found, for people."""
 
 from __future__ import annotations
 
@@ -7,58 +7,53 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from deployer.records.codec import Json
+from deployer.inspect.doctor.checkup import Checkup
+from deployer.inspect.doctor.symptom import Present, Symptom
+from deployer.report.findings import STYLES
 
-_STYLES = {"error": "red", "warning": "yellow", "advice": "cyan"}
 _INDENT = " " * 9
 
 
-def doctor_view(document: Json, *, asked: float | None = None) -> RenderableType:
-    """Findings with their evidence and what to try, then what is fine and what could not be looked at.
+def doctor_view(checkup: Checkup, *, requested: float) -> RenderableType:
+    """Findings with their evidence and what to try, then what is fine and what is unclear.
 
-    ``asked``: for how many seconds the GPUs were to be watched.
+    ``requested``: for how many seconds the GPUs were to be watched.
     """
-    what = f"{document['profile']} ({document['release']})" if document["release"] else "nothing"
-    parts: list[RenderableType] = [
-        Text(
-            f"{document['service']} on {document['host']}: {what} runs; looked for {document['seconds']:.1f} s"
-        )
-    ]
-    if asked is not None and document["watched"] < asked:
-        short = f"GPUs and connections were watched for {document['watched']:g} s instead of {asked:g}"
-        parts.append(Text(f"{short}: the command's start took the rest", style="yellow"))
-    for finding in document["findings"]:
-        parts.append(Text(""))
-        head = Text(f"{finding['severity']:8}", style=_STYLES[finding["severity"]])
-        head.append(f" {finding['title']} ", style="bold")
-        head.append(f"({finding['id']})", style="dim")
-        parts.append(head)
-        parts.append(Text(_INDENT + finding["message"]))
-        parts += [
-            Text(f"{_INDENT}│ {line}", style="dim")
-            for line in finding["evidence"]
-            if line != finding["message"]
-        ]
-        parts.append(_labelled("to try", finding["next"]))
-        if finding["measure"]:
-            parts.append(_labelled("measure", finding["measure"]))
-    if not document["findings"]:
+    evidence = checkup.evidence
+    running = f"{evidence.profile} ({evidence.release})" if evidence.release else "nothing"
+    head = f"{evidence.service} on {evidence.host}: {running} runs; the look took {checkup.seconds:.1f} s"
+    parts: list[RenderableType] = [Text(head)]
+    if evidence.watched < requested:
+        watched = f"GPUs and connections were watched for {evidence.watched:g} s instead of {requested:g}"
+        parts.append(Text(f"{watched}: the command's start took the rest", style="yellow"))
+    for symptom, found in checkup.present:
+        parts += [Text(""), *_finding(symptom, found)]
+    if not checkup.present:
         parts += [Text(""), Text("nothing found", style="green")]
-    parts += _rest("fine", document["fine"], "looked", "green")
-    parts += _rest("not known", document["unknown"], "why", "dim")
+    parts += _rest("fine", checkup.absent, "green")
+    parts += _rest("unclear", checkup.unclear, "dim")
     return Group(*parts)
 
 
-def _labelled(label: str, text: str) -> Text:
-    line = Text(_INDENT)
-    line.append(f"{label}: ", style="bold")
-    line.append(text)
-    return line
+def _finding(symptom: Symptom, found: Present) -> list[RenderableType]:
+    lines: list[RenderableType] = [
+        Text.assemble(
+            (f"{symptom.severity:8}", STYLES[symptom.severity]),
+            (f" {symptom.title} ", "bold"),
+            (f"({symptom.id})", "dim"),
+        ),
+        Text(_INDENT + found.message),
+        *(Text(f"{_INDENT}│ {line}", style="dim") for line in found.evidence if line != found.message),
+    ]
+    for label, text in (("to try", found.next), ("measure", found.measure)):
+        if text:
+            lines.append(Text.assemble(_INDENT, (f"{label}: ", "bold"), text))
+    return lines
 
 
-def _rest(title: str, items: Sequence[Json], key: str, style: str) -> list[RenderableType]:
+def _rest(title: str, items: Sequence[tuple[Symptom, str]], style: str) -> list[RenderableType]:
     if not items:
         return []
-    width = max(len(item["id"]) for item in items)
-    lines = [Text.assemble((f"  {item['id']:{width}}  ", "dim"), item[key]) for item in items]
+    width = max(len(symptom.id) for symptom, _ in items)
+    lines = [Text.assemble((f"  {symptom.id:{width}}  ", "dim"), text) for symptom, text in items]
     return [Text(""), Text(title, style=style), *lines]

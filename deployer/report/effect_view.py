@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deployer.records.codec import Json
-from deployer.sglang.server.effect import Computed
+from deployer.records.effect import Computed
 
 _STYLES = {"equal": "green", "changed": "yellow", "missing": "dim", "defaulted": "dim"}
 
@@ -22,7 +22,7 @@ def effect_rows(in_effect: Json | None) -> list[tuple[str, str]]:
         return [("in effect", "not known: the release was verified by an earlier deployer, or never")]
     rows = []
     if in_effect.get("computed"):
-        rows += [("in effect", text) for text in Computed.from_dict(in_effect["computed"]).sentences()]
+        rows += [("in effect", text) for text in Computed.from_json(in_effect["computed"]).sentences()]
     for item in in_effect.get("changed") or ():
         why = f": {item['reason']}" if item.get("reason") else ""
         rows.append(

@@ -7,13 +7,14 @@ from typing import Any
 
 from deployer.config.profile import Profile
 from deployer.deploy.session import Health
-from deployer.inspect.doctor.evidence import Evidence, LogLine
+from deployer.deploy.verify import Verification
+from deployer.inspect.doctor.evidence import Evidence, Load
+from deployer.records.effect import ArgumentInEffect, Computed
+from deployer.records.events import LogLine
 from deployer.records.hardware import GpuProcess
 from deployer.records.host import HostState, Lease, ServiceState
 from deployer.records.release import Release
 from deployer.records.samples import Sampled
-from deployer.sglang.server.effect import Computed
-from deployer.sglang.server.info import ArgumentCheck
 from tests.unit.deploy.builders import host_state, release, service_state
 
 NOW = 10_000.0
@@ -94,7 +95,7 @@ def decode(
         f"[2026-11-29 17:46:24 PP{pp}] Decode batch, #running-req: {size}, #token: {tokens}, token usage: {usage:.2f}, "
         f"cuda graph: {graph}, gen throughput (token/s): 250.00, #queue-req: {queued}"
     )
-    return LogLine(t, text)
+    return LogLine(text, t)
 
 
 def prefill(cached: int = 500, new: int = 100, t: float = NOW - 200) -> LogLine:
@@ -102,10 +103,10 @@ def prefill(cached: int = 500, new: int = 100, t: float = NOW - 200) -> LogLine:
         f"[2026-11-29 17:46:20 PP0] Prefill batch, #new-seq: 1, #new-token: {new}, #cached-token: {cached}, "
         "token usage: 0.10, #running-req: 3, #queue-req: 0, cuda graph: False, input throughput (token/s): 900.00"
     )
-    return LogLine(t, text)
+    return LogLine(text, t)
 
 
-READY = LogLine(NOW - 3500, "[2026-11-29 16:46:24] The server is fired up and ready to roll!")
+READY = LogLine("[2026-11-29 16:46:24] The server is fired up and ready to roll!", NOW - 3500)
 
 
 def lines(*more: LogLine, sizes: tuple[int, ...] = (7, 6, 7, 5), **changes: Any) -> tuple[LogLine, ...]:
@@ -163,12 +164,9 @@ PROFILES = (
 )  # fmt: skip
 
 
-def loads(*counts: tuple[int, int], usage: float = 0.2) -> tuple[dict[str, Any], ...]:
+def loads(*counts: tuple[int, int], usage: float = 0.2) -> tuple[Load, ...]:
     """Answers of /v1/loads: running and waiting."""
-    return tuple(
-        {"num_running_reqs": running, "num_waiting_reqs": waiting, "token_usage": usage}
-        for running, waiting in counts
-    )
+    return tuple(Load(running, waiting, usage) for running, waiting in counts)
 
 
 def holders(*others: GpuProcess) -> HostState:
@@ -193,6 +191,13 @@ def lease(**changes: Any) -> Lease:
 
 def evidence(**changes: Any) -> Evidence:
     """A healthy service under load; any part can be changed."""
+    effect: dict[str, Any] = {
+        "effective": EFFECTIVE,
+        "computed": COMPUTED,
+        "checks": (ArgumentInEffect("pp_size", 8, 8, "equal"),),
+        "allowed": frozenset(),
+    }
+    effect = {name: changes.pop(name, value) for name, value in effect.items()}
     fields: dict[str, Any] = {
         "service": "kimi",
         "host": "box",
@@ -200,9 +205,7 @@ def evidence(**changes: Any) -> Evidence:
         "observed": holders(),
         "health": Health(True, "200", 1.1),
         "now": NOW,
-        "effective": EFFECTIVE,
-        "computed": COMPUTED,
-        "checks": (ArgumentCheck("pp_size", 8, 8, "equal"),),
+        "verification": Verification((), **effect),
         "loads": loads((7, 0), (0, 0), (6, 0)),
         "metrics": {"num_retracted_reqs": 0.0},
         "lines": lines(),

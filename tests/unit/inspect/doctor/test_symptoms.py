@@ -1,4 +1,4 @@
-"""Every check: one case that trips it, and the healthy service under load, which trips none."""
+"""Every symptom: one case in which it is present, and the healthy service under load, which has none."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from rich.console import Console
 
 from deployer.deploy.session import Health
 from deployer.errors import AgentError, ChannelLost
-from deployer.inspect.doctor import CHECKS, Diagnosis, Finding, Severity, judge
+from deployer.inspect.doctor.checkup import SYMPTOMS, Checkup, examine
 from deployer.inspect.doctor.collect import Beside, watched_for
-from deployer.inspect.doctor.evidence import Evidence, LogLine
+from deployer.inspect.doctor.evidence import Evidence
+from deployer.inspect.doctor.symptom import Present
+from deployer.records.effect import ArgumentInEffect
+from deployer.records.events import LogLine
 from deployer.records.hardware import GpuProcess
 from deployer.report.doctor_view import doctor_view
 from deployer.resources import package_root
-from deployer.sglang.server.info import ArgumentCheck
+from deployer.sglang.rules.base import Severity
 from tests.unit.inspect.doctor.builders import (
     COMPUTED,
     EFFECTIVE,
@@ -48,29 +51,29 @@ TRACE = [
     "ValueError: something odd",
 ]
 
-#: Check -> what makes it trip, and words that its finding has.
+#: Symptom -> what brings it about, and words that its finding has.
 TRIPS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "not-serving": ({"health": Health(False, "503", 0.2)}, ["/health answers 503"]),
     "change-under-way": (
         {"observed": replace(holders(), lease=lease())},
-        ["ann@desk (apply tp8, pid 5) holds the lease; nothing was stopped yet", "since 40 s"],
+        ["ann@desk (apply tp8, pid 5) holds the lease; nothing was stopped yet", "has held the lease for 40 s"],
     ),
     "health-slow": ({"health": Health(True, "200", 7.5)}, ["7.50 s"]),
     "restarted": ({"state": service(unit={"ActiveState": "active", "NRestarts": 2})}, ["2 restarts"]),
     "just-started": ({"state": running(service(), started=NOW - 30)}, ["30 s ago"]),
     "drift": ({"drift": ("/etc/x.conf changes or replaces the unit",)}, ["/etc/x.conf"]),
     "argument-changed": (
-        {"checks": (ArgumentCheck("page_size", 16, 64, "changed"),)},
-        ["page_size: asked 16, is 64", "deployer history 2"],
+        {"checks": (ArgumentInEffect("page_size", 16, 64, "changed"),)},
+        ["page_size: requested 16, is 64", "deployer history 2"],
     ),
     "idle": ({"lines": (), "loads": loads((0, 0)), "sampled": sampled(samples=[{"connections": 0}])}, ["5 min"]),
     "log-errors": (
-        {"lines": lines(*(LogLine(NOW - 5, text) for text in TRACE))},
-        ["1 tracebacks", "something odd"],
+        {"lines": lines(*(LogLine(text, NOW - 5) for text in TRACE))},
+        ["1 traceback, 1 line with errors", "something odd"],
     ),
     "log-warnings": (
-        {"lines": lines(LogLine(NOW - 5, "[2026-11-29 17:46:24] Request failed to be parsed"))},
-        ["1 lines", "1 x [2026"],
+        {"lines": lines(LogLine("[2026-11-29 17:46:24] Request failed to be parsed", NOW - 5))},
+        ["1 line", "1 x [2026"],
     ),
     "requests-wait": (
         {"loads": loads((8, 40), (8, 44)), "sampled": sampled(samples=[{"connections": 104}])},
@@ -91,7 +94,7 @@ TRIPS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"lines": lines(sizes=(8, 8, 8, 7))},
         [
             "full with 8",
-            "16 micro-batches of 8: 128 places, and 64 requests at once",
+            "16 micro-batches of 8: 128 places, and at most 64 requests at once",
             "0002-pp8-async (cap 8): 34 tok/s for one, 112 at 8, 248 at 32",
             "0003-pp8-async-mb64 (cap 64): 36 tok/s for one, 251 at 32",
             "deployer apply pp8-async-mb64; deployer compare pp8-async pp8-async-mb64",
@@ -126,8 +129,8 @@ TRIPS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"computed": replace(COMPUTED, graph_sizes=(1, 2, 4, 8, 12, 16))},
         ["2 of 6 graphs are for batches of 12 to 16", "max_batch_size = 8"],
     ),
-    "kv-full": ({"lines": lines(usage=0.95)}, ["95 % of 100,000 tokens"]),
-    "retractions": ({"lines": lines(LogLine(NOW - 60, RETRACT))}, ["1 retractions", "#retracted_reqs: 2"]),
+    "kv-full": ({"lines": lines(usage=0.95)}, ["at most 95 % of 100,000 tokens"]),
+    "retractions": ({"lines": lines(LogLine(RETRACT, NOW - 60))}, ["1 retraction in", "#retracted_reqs: 2"]),
     "prefix-cache": ({"lines": lines(*[prefill(cached=0, new=2000)] * 60)}, ["0.8 % of the prompts' tokens in 62"]),
     "gpus-unseen": (
         {
@@ -155,56 +158,57 @@ TRIPS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }  # fmt: skip
 
 
-def found(diagnosis: Diagnosis, name: str) -> Finding | None:
-    return next((finding for finding in diagnosis.findings if finding.id == name), None)
+def found(checkup: Checkup, name: str) -> Present | None:
+    return next((answer for symptom, answer in checkup.present if symptom.id == name), None)
 
 
-def test_every_check_has_a_case() -> None:
-    assert set(TRIPS) == set(CHECKS)
+def test_every_symptom_has_a_case() -> None:
+    assert set(TRIPS) == set(SYMPTOMS)
 
 
 @pytest.mark.parametrize("name", TRIPS)
-def test_what_trips_a_check(name: str) -> None:
+def test_what_trips_a_symptom(name: str) -> None:
     changes, words = TRIPS[name]
-    finding = found(judge(evidence(**changes)), name)
-    assert finding is not None
-    text = json.dumps(finding.as_dict(), ensure_ascii=False)
+    findings = examine(evidence(**changes)).as_json()["findings"]
+    [finding] = [item for item in findings if item["id"] == name]
+    text = json.dumps(finding, ensure_ascii=False)
     for word in words:
         assert json.dumps(word, ensure_ascii=False)[1:-1] in text
-    assert finding.severity is CHECKS[name].severity
-    assert "{" not in finding.measure
+    assert finding["severity"] == SYMPTOMS[name].severity
+    assert finding["next"]
+    assert "{" not in finding["measure"]
 
 
 @pytest.mark.parametrize("name", TRIPS)
 def test_a_healthy_service_under_load_does_not(name: str) -> None:
-    diagnosis = judge(evidence())
+    checkup = examine(evidence())
     if name == "slot-is-not-total":  # it is always worth knowing under a pipeline, and never without one
-        diagnosis = judge(evidence(computed=replace(COMPUTED, slots=1)))
-    assert found(diagnosis, name) is None
-    looked = {check.id: text for check, text in diagnosis.fine}
+        checkup = examine(evidence(computed=replace(COMPUTED, slots=1)))
+    assert found(checkup, name) is None
+    looked = {symptom.id: text for symptom, text in checkup.absent}
     assert looked[name]
 
 
 def test_the_healthy_service_has_one_finding_only() -> None:
-    diagnosis = judge(evidence())
-    assert [finding.id for finding in diagnosis.findings] == ["slot-is-not-total"]
-    assert diagnosis.serving
-    assert not diagnosis.unknown
+    checkup = examine(evidence())
+    assert [symptom.id for symptom, _ in checkup.present] == ["slot-is-not-total"]
+    assert checkup.serving
+    assert not checkup.unclear
 
 
 def test_the_gravest_comes_first_and_nothing_serves_without_health() -> None:
     changes = {**TRIPS["memory-low"][0], **TRIPS["not-serving"][0]}
-    diagnosis = judge(evidence(**changes))
-    assert [finding.severity for finding in diagnosis.findings][:2] == [Severity.ERROR, Severity.WARNING]
-    assert not diagnosis.serving
+    checkup = examine(evidence(**changes))
+    assert [symptom.severity for symptom, _ in checkup.present][:2] == [Severity.ERROR, Severity.WARNING]
+    assert not checkup.serving
 
 
-def test_a_candidate_on_its_way_is_no_dead_service() -> None:
+def test_a_candidate_that_starts_is_not_a_dead_service() -> None:
     """doctor beside an apply: it says who changes what, and does not send anybody to converge."""
     transition = {"from": RELEASE, "to": "0003-tp8", "step": "wait", "started": NOW - 30}
     start = (
-        LogLine(NOW - 20, "[2026-11-29 17:46:00 PP0] Init torch distributed begin."),
-        LogLine(NOW - 10, "[2026-11-29 17:46:10 PP0] Load weight begin. avail mem=93.50 GB"),
+        LogLine("[2026-11-29 17:46:00 PP0] Init torch distributed begin.", NOW - 20),
+        LogLine("[2026-11-29 17:46:10 PP0] Load weight begin. avail mem=93.50 GB", NOW - 10),
     )
     begun = {
         "state": running(service(transition=transition), release="0003-tp8"),
@@ -212,58 +216,58 @@ def test_a_candidate_on_its_way_is_no_dead_service() -> None:
         "health": Health(False, "refused", 0.0),
         "lines": start,
     }
-    diagnosis = judge(evidence(**begun))
-    finding = found(diagnosis, "not-serving")
+    checkup = examine(evidence(**begun))
+    finding = found(checkup, "not-serving")
     assert finding is not None
-    assert finding.message.startswith("0003-tp8 is on its way, in phase load")
+    assert finding.message.startswith("0003-tp8 is starting, in phase load")
     assert "ann@desk (apply tp8, pid 5) is changing it to 0003-tp8, in step wait" in finding.message
-    assert "wait for its end" in finding.next
+    assert "wait until it ends" in (finding.next or "")
     assert finding.measure == "deployer status --watch"
-    assert found(diagnosis, "drift") is None
-    assert not diagnosis.serving
+    assert found(checkup, "drift") is None
+    assert not checkup.serving
 
-    stopped = judge(evidence(**begun | {"state": replace(service(transition=transition), running=None)}))
+    stopped = examine(evidence(**begun | {"state": replace(service(transition=transition), running=None)}))
     finding = found(stopped, "not-serving")
     assert finding is not None
     assert "no process runs at this moment; ann@desk" in finding.message
 
     left = found(
-        judge(evidence(**begun | {"observed": replace(holders(), lease=lease(valid=False))})), "drift"
+        examine(evidence(**begun | {"observed": replace(holders(), lease=lease(valid=False))})), "drift"
     )
     assert left is not None
     assert "a change to 0003-tp8 was left in step wait" in left.evidence
 
 
-def test_a_change_of_another_service_is_told_and_judges_nothing() -> None:
+def test_a_change_of_another_service_is_reported_and_judges_nothing() -> None:
     other = replace(holders(), lease=lease(service="mini"))
-    diagnosis = judge(evidence(observed=other))
-    finding = found(diagnosis, "change-under-way")
+    checkup = examine(evidence(observed=other))
+    finding = found(checkup, "change-under-way")
     assert finding is not None
     assert finding.message == "the service mini is being changed by ann@desk (apply tp8, pid 5)"
-    dead = found(judge(evidence(observed=other, health=Health(False, "503", 0.2))), "not-serving")
+    dead = found(examine(evidence(observed=other, health=Health(False, "503", 0.2))), "not-serving")
     assert dead is not None
     assert dead.message == "/health answers 503"
 
 
-def test_a_sister_service_on_a_gpu_is_no_stranger() -> None:
+def test_a_sister_service_on_a_gpu_is_not_a_stranger() -> None:
     sister = GpuProcess(2, 99, 40 * GIB, "python", None, "sglang-mini.service")
-    finding = found(judge(evidence(observed=holders(sister))), "gpu-shared")
+    finding = found(examine(evidence(observed=holders(sister))), "gpu-shared")
     assert finding is not None
     assert finding.message == "the service mini of this host"
     assert finding.evidence == ("GPU 2: the service mini (pid 99, sglang-mini.service) holds 40.0 GiB",)
-    assert "different GPUs" in finding.next
+    assert "different GPUs" in (finding.next or "")
     stranger = GpuProcess(2, 98, 3 * GIB, "jupyter", None, None)
-    finding = found(judge(evidence(observed=holders(sister, stranger))), "gpu-shared")
+    finding = found(examine(evidence(observed=holders(sister, stranger))), "gpu-shared")
     assert finding is not None
-    assert finding.message == "the service mini of this host and 1 other processes"
+    assert finding.message == "the service mini of this host and 1 other process"
     # A process of our own unit that is not among the pids (it was just forked) is ours.
     fresh = GpuProcess(2, 97, GIB, "python", None, "sglang-kimi.service")
-    assert found(judge(evidence(observed=holders(fresh))), "gpu-shared") is None
+    assert found(examine(evidence(observed=holders(fresh))), "gpu-shared") is None
 
 
-def test_without_gpus_nvidia_smi_is_no_finding() -> None:
+def test_a_host_without_gpus_needs_no_nvidia_smi() -> None:
     none = evidence(observed=replace(holders(), gpus=None), sampled=sampled(samples=[]))
-    assert found(judge(none), "gpus-unseen") is None
+    assert found(examine(none), "gpus-unseen") is None
 
 
 @pytest.mark.parametrize(
@@ -322,34 +326,36 @@ def nothing() -> Evidence:
 
 
 def test_what_cannot_be_looked_at_is_not_known() -> None:
-    diagnosis = judge(nothing())
-    assert [finding.id for finding in diagnosis.findings] == ["not-serving", "idle"]
-    assert "no process runs" in diagnosis.findings[0].message
-    unknown = {check.id for check, _ in diagnosis.unknown}
-    assert {"graphs-off", "gpu-waits", "log-errors", "argument-changed", "kv-full", "memory-low"} <= unknown
+    checkup = examine(nothing())
+    assert [symptom.id for symptom, _ in checkup.present] == ["not-serving", "idle"]
+    assert "no process runs" in checkup.present[0][1].message
+    unclear = {symptom.id for symptom, _ in checkup.unclear}
+    assert {"graphs-off", "gpu-waits", "log-errors", "argument-changed", "kv-full", "memory-low"} <= unclear
 
 
-def test_a_stranger_on_the_port_is_no_service() -> None:
-    finding = found(judge(evidence(health=Health(False, "200", 0.1, ours=False))), "not-serving")
+def test_a_stranger_on_the_port_is_not_the_service() -> None:
+    finding = found(examine(evidence(health=Health(False, "200", 0.1, ours=False))), "not-serving")
     assert finding is not None
     assert "another unit" in finding.message
 
 
 def test_allowed_changes_are_fine() -> None:
-    checks = (ArgumentCheck("page_size", 16, 64, "changed"),)
-    assert found(judge(evidence(checks=checks, allowed=frozenset({"page_size"}))), "argument-changed") is None
+    checks = (ArgumentInEffect("page_size", 16, 64, "changed"),)
+    assert (
+        found(examine(evidence(checks=checks, allowed=frozenset({"page_size"}))), "argument-changed") is None
+    )
 
 
-def test_a_burst_of_arrivals_is_no_queue() -> None:
+def test_a_burst_of_arrivals_is_not_a_queue() -> None:
     sizes = (8,) * 10
     quiet = lines(sizes=sizes)
     burst = (*quiet[:-1], replace(quiet[-1], text=quiet[-1].text.replace("#queue-req: 0", "#queue-req: 9")))
-    diagnosis = judge(evidence(lines=burst))
-    assert found(diagnosis, "requests-wait") is None
-    assert found(diagnosis, "cap-is-no-limit") is not None
-    diagnosis = judge(evidence(lines=lines(sizes=sizes, queued=9)))
-    assert found(diagnosis, "requests-wait") is not None
-    assert found(diagnosis, "cap-is-no-limit") is None
+    checkup = examine(evidence(lines=burst))
+    assert found(checkup, "requests-wait") is None
+    assert found(checkup, "cap-is-no-limit") is not None
+    checkup = examine(evidence(lines=lines(sizes=sizes, queued=9)))
+    assert found(checkup, "requests-wait") is not None
+    assert found(checkup, "cap-is-no-limit") is None
 
 
 @pytest.mark.parametrize(
@@ -360,68 +366,62 @@ def test_a_burst_of_arrivals_is_no_queue() -> None:
     ],
 )
 def test_why_requests_wait(changes: dict[str, Any], word: str) -> None:
-    finding = found(judge(evidence(loads=loads((4, 3), (4, 3)), **changes)), "requests-wait")
+    finding = found(examine(evidence(loads=loads((4, 3), (4, 3)), **changes)), "requests-wait")
     assert finding is not None
-    assert word in finding.next
+    assert word in (finding.next or "")
 
 
 def test_graphs_that_sglang_turned_off_itself() -> None:
     computed = replace(COMPUTED, graph_sizes=())
     why = LogLine(
-        NOW - 3600,
         "[2026-11-29 16:40:24] Cuda graph is disabled because of using torch native attention backend",
+        NOW - 3600,
     )
-    finding = found(judge(evidence(computed=computed, lines=(why, *lines()))), "graphs-off")
+    finding = found(examine(evidence(computed=computed, lines=(why, *lines()))), "graphs-off")
     assert finding is not None
     assert "torch native attention backend" in finding.evidence[1]
     assert finding.measure == "deployer history 2 --defaults"
     on_cpu = evidence(computed=computed, effective={**EFFECTIVE, "device": "cpu"})
-    assert found(judge(on_cpu), "graphs-off") is None
+    assert found(examine(on_cpu), "graphs-off") is None
 
 
 def test_old_lines_do_not_count() -> None:
     old = evidence(lines=lines(graph=False, t=NOW - 1000))
     assert old.batches.sizes == []
-    assert found(judge(old), "graphs-unused") is None
+    assert found(examine(old), "graphs-unused") is None
 
 
-def test_a_warning_of_the_start_is_no_warning_of_serving() -> None:
-    early = LogLine(NOW - 3600, "[2026-11-29 16:40:24] Loading failed once, retry")
-    assert found(judge(evidence(lines=(early, *lines()))), "log-warnings") is None
+def test_a_warning_of_the_start_is_not_one_of_serving() -> None:
+    early = LogLine("[2026-11-29 16:40:24] Loading failed once, retry", NOW - 3600)
+    assert found(examine(evidence(lines=(early, *lines()))), "log-warnings") is None
 
 
 def test_a_known_cause_is_named() -> None:
     text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     head = "[2026-11-29 17:46:24 TP0] Scheduler hit an exception: Traceback (most recent call last):"
     trace = [head, *TRACE[2:-1], text]
-    finding = found(judge(evidence(lines=lines(*(LogLine(NOW - 5, line) for line in trace)))), "log-errors")
+    finding = found(examine(evidence(lines=lines(*(LogLine(line, NOW - 5) for line in trace)))), "log-errors")
     assert finding is not None
     assert "known as" in finding.message
 
 
 def test_people_see_evidence_and_what_to_try() -> None:
     changes, _ = TRIPS["graphs-off"]
-    document = {
-        "service": "kimi",
-        "host": "box",
-        "release": "0002-pp8-async",
-        "profile": "pp8-async",
-        "seconds": 6.0,
-        "watched": 3.0,
-        **judge(evidence(**changes)).as_dict(),
-    }
+    checkup = replace(examine(evidence(watched=3.0, **changes)), seconds=6.0)
     console = Console(width=100, soft_wrap=True, force_terminal=False)
-    with console.capture() as captured:
-        console.print(doctor_view(document, asked=5.0))
-    assert "watched for 3 s instead of 5: the command's start took the rest" in captured.get()
     with console.capture() as capture:
-        console.print(doctor_view(document))
+        console.print(doctor_view(checkup, requested=5.0))
     text = capture.get()
+    assert "kimi on box: pp8-async (0002-pp8-async) runs; the look took 6.0 s" in text
+    assert "watched for 3 s instead of 5: the command's start took the rest" in text
     assert "CUDA graphs are off (graphs-off)" in text
     assert "│ the command line has --disable-cuda-graph" in text
     assert "measure: deployer apply pp8-async-mb64; deployer compare pp8-async pp8-async-mb64" in text
     assert "no restarts" in text
-    json.dumps(document)
+    with console.capture() as capture:
+        console.print(doctor_view(checkup, requested=3.0))
+    assert "instead of" not in capture.get()
+    assert json.loads(json.dumps(checkup.as_json()))["watched"] == 3.0
 
 
 def test_the_page_is_up_to_date() -> None:

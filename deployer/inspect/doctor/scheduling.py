@@ -1,0 +1,273 @@
+"""Symptoms of scheduling: queue, micro-batches, the KV pool, the prefix cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from deployer.config.profile import Profile
+from deployer.inspect.doctor.evidence import Evidence
+from deployer.inspect.doctor.symptom import (
+    COMPARE,
+    Absent,
+    Answer,
+    Present,
+    Theme,
+    Unclear,
+    present_if,
+    try_profile,
+)
+from deployer.records.release import Release
+from deployer.sglang.log.batches import visible_slots
+from deployer.sglang.rules.base import Severity
+from deployer.text import count_of
+
+THEME = Theme("Scheduling")
+
+#: Usage of the KV pool from which on it counts as full.
+FULL = 0.9
+#: Share of decode lines with a queue that is more than bursts of arrivals.
+OFTEN = 0.2
+#: So many prompts without anything from the prefix cache are worth a remark.
+PROMPTS = 20
+_RETRACT = re.compile(r"KV cache pool is full\. Retract requests\.(?: #retracted_reqs: (\d{1,9}))?")
+_NO_DECODES = Unclear("no decode line in the last minutes")
+_NO_ARGUMENTS = Unclear("the server does not report its arguments")
+
+
+@THEME.symptom(
+    "requests-wait",
+    Severity.ADVICE,
+    "requests wait in the queue",
+    trips=f"the queue is not empty in most answers of /v1/loads, or in {100 * OFTEN:.0f} % of the decode lines of the "
+    "last minutes",
+    next="the service is at its limit for this load: find out which limit (concurrent requests, KV pool) before you "
+    "raise one",
+    measure=COMPARE,
+)
+def requests_wait(e: Evidence) -> Answer:
+    if e.waiting is None:
+        return Unclear("neither /v1/loads nor the log shows the queue")
+    limit, share, usage = e.capacity, e.batches.waiting_share, e.batches.usage
+    text = f"{e.waiting} wait, {_number(e.running)} run" + (f", {limit} can" if limit else "")
+    lines = f"requests waited in {100 * share:.0f} % of {len(e.batches.decodes)} decode lines"
+    if not e.waiting and share <= OFTEN:
+        return Absent(f"{text}; {lines}")
+    if usage is not None and usage >= FULL:
+        advice = "the KV pool is full: a larger memory.mem_fraction_static or a smaller KV type may hold more requests"
+        change = "another [memory] mem_fraction_static"
+    elif limit and e.running is not None and e.running >= 0.9 * limit:
+        advice = (
+            "all places are taken: more (limits.max_running_requests, the micro-batch cap) may help, or not"
+        )
+        change = f"[limits] max_running_requests above {limit}"
+    else:
+        advice = (
+            "places are free although requests wait: prefills may go first; a smaller prefill chunk may help"
+        )
+        change = "a smaller [memory] chunked_prefill_size"
+    evidence = [f"/v1/loads, {len(e.loads)} times: waiting {_listed(load.waiting for load in e.loads)}"]
+    evidence = evidence if e.loads else []
+    evidence += [lines] if e.batches.decodes else []
+    return Present(text, tuple(evidence), next=advice, measure=try_profile(e, None, change))
+
+
+@THEME.symptom(
+    "slot-is-not-total",
+    Severity.ADVICE,
+    "what looks like a cap is one of several micro-batches",
+    trips="requests run under a pipeline: #running-req in the log counts one micro-batch, and so do the running "
+    "requests of /v1/loads and /metrics",
+    next="nothing to repair; take the number of requests from your clients or from the open connections, not from "
+    "the log",
+    measure="deployer doctor",
+)
+def slot_is_not_total(e: Evidence) -> Answer:
+    if e.slots == 1:
+        return Absent("no pipeline: the log's #running-req is all that runs")
+    if not e.batches.decodes:
+        return _NO_DECODES
+    total = "an unknown number of" if e.running is None else f"about {e.running}"
+    text = (
+        f"#running-req: {max(e.batches.sizes)} is one micro-batch of {e.slots} in turn, not a scheduler cap: {total} "
+        f"requests run in all, {_number(e.waiting)} wait"
+        + (f"; {e.capacity} could run" if e.capacity else "")
+    )
+    cap = f"the cap of one is {e.cap or 'unknown'}"
+    evidence = [f"{e.slots} = {e.pp} stages + {e.depth} in flight beyond them; {cap}", *e.largest]
+    if (mean := e.batches.mean_size) is not None:
+        average = f"judging by the growth of #token, a micro-batch has {mean:.1f} requests on average"
+        busy = round(e.running / mean) if e.running else 0
+        evidence.append(
+            average + (f": about {min(busy, e.slots)} of {e.slots} hold requests" if busy else "")
+        )
+    if e.loads:
+        counts = _listed(load.running for load in e.loads)
+        evidence.append(f"/v1/loads, {len(e.loads)} times: running {counts} (one in turn)")
+    if e.sampled and e.sampled.connections is not None:
+        evidence.append(f"{e.sampled.connections:.0f} connections are open")
+    return Present(text, tuple(evidence))
+
+
+@THEME.symptom(
+    "cap-is-no-limit",
+    Severity.ADVICE,
+    "raising the micro-batch cap is not expected to help",
+    trips="under a pipeline a micro-batch reaches the cap while nothing waits and other micro-batches are free",
+    next="leave it: while no request waits, more room gains nothing. On eight PCIe GPUs (Kimi K2.6, 32 requests) a cap "
+    "of 8 gave 248 tok/s and one of 64 gave 251",
+    measure=COMPARE,
+)
+def cap_is_no_limit(e: Evidence) -> Answer:
+    cap = e.cap
+    if e.slots == 1 or cap is None:
+        return Absent("no pipeline, so no micro-batch cap")
+    if not e.batches.decodes:
+        return _NO_DECODES
+    largest = max(e.batches.sizes)
+    if largest < cap:
+        return Absent(f"the largest micro-batch had {largest} of {cap} requests")
+    if e.waiting or e.batches.waiting_share > OFTEN:
+        return Absent(f"micro-batches are full ({cap}) and requests wait: see requests-wait")
+    places = f"{e.slots} micro-batches of {cap}: {e.slots * cap} places"
+    evidence = [
+        f"{places}, and at most {_number(e.capacity)} requests at once",
+        f"about {_number(e.running)} run, {e.waiting or 0} wait",
+        *map(_speed, e.twins()),
+    ]
+
+    def roomy(profile: Profile) -> bool:
+        size = profile.pipeline.max_micro_batch_size
+        return isinstance(size, int) and size > cap and profile.loop_size == e.slots
+
+    measure = try_profile(e, e.other_profile(roomy), f"[pipeline] max_micro_batch_size above {cap}")
+    return Present(
+        f"a micro-batch is full with {cap}, and no request waits for a place",
+        tuple(evidence),
+        measure=measure,
+    )
+
+
+def _speed(release: Release) -> str:
+    """Return a release's cap and its measured speed."""
+    arguments = release.requested.arguments
+    cap = arguments.get("pp_max_micro_batch_size", arguments.get("max_micro_batch_size", "auto"))
+    return f"measured: {release.release} (cap {cap}): {release.bench_summary}"
+
+
+@THEME.symptom(
+    "nothing-in-flight",
+    Severity.ADVICE,
+    "the pipeline keeps nothing in flight",
+    trips="pipeline stages without an async depth: pp_async_batch_depth is 0",
+    next="try an async depth as large as the pipeline and measure. On eight PCIe GPUs depth 8 (with graphs) turned 25 "
+    "tok/s for one request and 96 for 8 into 34 and 112; on two NVLink GPUs depth 2 made every level slower",
+    measure="deployer apply pp8-async; deployer compare {live} pp8-async",
+)
+def nothing_in_flight(e: Evidence) -> Answer:
+    if not e.verification.effective:
+        return _NO_ARGUMENTS
+    if e.pp == 1:
+        return Absent("no pipeline")
+    if e.depth:
+        return Absent(f"{e.depth} micro-batches in flight beyond {e.pp} stages")
+    evidence = [f"pp_size {e.pp}, pp_async_batch_depth 0: {e.slots} micro-batches in turn"]
+    if e.sampled and e.busy and (use := e.sampled.mean(lambda gpu: gpu.utilization)):
+        low, high = min(use.values()), max(use.values())
+        evidence.append(f"GPU utilisation {low:.0f} to {high:.0f} % while requests run")
+
+    def in_flight(profile: Profile) -> bool:
+        return bool(
+            profile.parallelism.pp == e.pp > 1
+            and profile.pipeline.async_batch_depth
+            and profile.cuda_graph.enabled
+        )
+
+    measure = try_profile(e, e.other_profile(in_flight), f"[pipeline] async_batch_depth = {e.pp}")
+    return Present(f"{e.pp} stages and an async depth of 0", tuple(evidence), measure=measure)
+
+
+@THEME.symptom(
+    "log-hides-slots",
+    Severity.ADVICE,
+    "the log shows only some micro-batches",
+    trips="--decode-log-interval has a common divisor with the number of micro-batches in turn",
+    next="choose an interval without one (deployer does if the profile does not set it), or do not judge by the log",
+    measure="remove decode-log-interval from [extra_args]; deployer apply {live}; deployer doctor",
+)
+def log_hides_slots(e: Evidence) -> Answer:
+    if not e.verification.effective:
+        return _NO_ARGUMENTS
+    visible = visible_slots(e.interval, e.slots)
+    text = f"interval {e.interval}, {e.slots} micro-batches in turn: the log shows {visible}"
+    if visible >= e.slots:
+        return Absent(text)
+    evidence = [text]
+    if e.batches.mean_size is not None and e.batches.sizes:
+        sizes = f"lines show sizes {sorted(set(e.batches.sizes))}"
+        evidence.append(f"{sizes}; by the growth of #token the mean of all is {e.batches.mean_size:.1f}")
+    return Present(text, tuple(evidence))
+
+
+@THEME.symptom(
+    "kv-full",
+    Severity.WARNING,
+    "the KV pool is full",
+    trips=f"token usage of {FULL:g} or more, in the lines of the last minutes or in /v1/loads",
+    next="a larger pool (memory.mem_fraction_static), a smaller KV type, or fewer requests at once may keep requests "
+    "from waiting or being retracted",
+    measure="write a profile PROFILE with another [memory]; " + COMPARE.replace("{profile}", "PROFILE"),
+)
+def kv_full(e: Evidence) -> Answer:
+    usages = [usage for usage in (e.batches.usage, *(load.usage for load in e.loads)) if usage is not None]
+    if not usages:
+        return Unclear("neither /v1/loads nor the log shows the usage")
+    tokens = f" of {e.computed.kv_tokens:,} tokens" if e.computed and e.computed.kv_tokens else ""
+    return present_if(max(usages) >= FULL, f"at most {100 * max(usages):.0f} %{tokens}")
+
+
+@THEME.symptom(
+    "retractions",
+    Severity.WARNING,
+    "requests were retracted",
+    trips="the KV pool ran full in mid-generation, and requests had to begin again: the log or /metrics shows it",
+    next="raise --schedule-conservativeness (1.3) or the KV pool, if it is more than about once a minute",
+    measure="set [extra_args] schedule-conservativeness = 1.3 in a profile PROFILE; "
+    + COMPARE.replace("{profile}", "PROFILE"),
+)
+def retractions(e: Evidence) -> Answer:
+    lines = [text for text in e.engine_lines if _RETRACT.search(text)]
+    counter = (e.metrics or {}).get("num_retracted_reqs", 0.0)
+    if not lines and not counter:
+        return Absent(f"none in {len(e.lines)} lines" + ("" if e.metrics is None else ", none in /metrics"))
+    minutes = max((e.now - min((line.t or 0.0 for line in e.lines), default=e.now)) / 60, 1 / 60)
+    evidence = [f"{count_of(len(lines), 'line')} in {minutes:.0f} min", *lines[-2:]]
+    evidence += [f"/metrics: num_retracted_reqs {counter:g}"] if counter else []
+    return Present(f"{count_of(len(lines), 'retraction')} in {minutes:.0f} min", tuple(evidence))
+
+
+@THEME.symptom(
+    "prefix-cache",
+    Severity.ADVICE,
+    "prompts get nothing from the prefix cache",
+    trips=f"the prefix cache is off, or {PROMPTS} prefills or more found next to nothing in it",
+    next="if your prompts begin alike (a system prompt, a conversation), find out why the cache misses them: a "
+    "different text at the very beginning, a pool too small to keep them, or --disable-radix-cache",
+    measure="remove disable-radix-cache if it is set; deployer apply {live}; deployer doctor",
+)
+def prefix_cache(e: Evidence) -> Answer:
+    if e.argument("disable_radix_cache"):
+        return Present("it is off", ("disable_radix_cache is true",))
+    share, count = e.batches.cached_share, len(e.batches.prefills)
+    if share is None:
+        return Unclear("no prompt in the last minutes")
+    text = f"{100 * share:.1f} % of the prompts' tokens in {count} prefills came from it"
+    return present_if(count >= PROMPTS and share < 0.01, text)
+
+
+def _number(count: int | None) -> str:
+    return "an unknown number" if count is None else str(count)
+
+
+def _listed(counts: Iterable[int]) -> str:
+    return ", ".join(map(str, counts))

@@ -1,0 +1,86 @@
+"""What a symptom is, and what looking for one can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from deployer.inspect.doctor.evidence import Evidence
+from deployer.sglang.rules.base import Severity
+
+#: The command that measures a change against what is live.
+COMPARE = "deployer apply {profile}; deployer compare {live} {profile}"
+
+
+@dataclass(frozen=True)
+class Present:
+    """The symptom is there: the sentence with its figures, and what proves it (log lines, answers, samples).
+
+    ``next`` and ``measure`` replace the symptom's own.
+    """
+
+    message: str
+    evidence: tuple[str, ...] = ()
+    next: str | None = None
+    measure: str | None = None
+
+
+@dataclass(frozen=True)
+class Absent:
+    """It is not there: what was seen instead."""
+
+    looked: str
+
+
+@dataclass(frozen=True)
+class Unclear:
+    """It could not be looked for: why."""
+
+    why: str
+
+
+Answer = Present | Absent | Unclear
+Look = Callable[[Evidence], Answer]
+
+
+def present_if(present: bool, text: str, *evidence: str) -> Answer:
+    """Return `Present` or `Absent`, with the same text; it is its own evidence unless there is other."""
+    return Present(text, evidence or (text,)) if present else Absent(text)
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One thing to look for. ``trips`` says when it is present; ``next`` is a hypothesis, ``measure`` tests it."""
+
+    id: str
+    severity: Severity
+    title: str
+    trips: str
+    next: str
+    measure: str
+    look: Look = field(repr=False)
+
+
+class Theme:
+    """A group of symptoms; ``theme.symptom(...)`` registers the function that looks for one."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.symptoms: list[Symptom] = []
+
+    def symptom(
+        self, id: str, severity: Severity, title: str, *, trips: str, next: str, measure: str
+    ) -> Callable[[Look], Look]:
+        """Register the decorated function."""
+
+        def register(look: Look) -> Look:
+            self.symptoms.append(Symptom(id, severity, title, trips, next, measure, look))
+            return look
+
+        return register
+
+
+def try_profile(e: Evidence, name: str | None, change: str) -> str:
+    """Return the command that measures a change: with a profile that has it, or with one still to be written."""
+    command = "deployer apply {0}; deployer compare {{live}} {0}".format(name or "PROFILE")
+    return command if name else f"write a profile PROFILE that extends {e.profile}, with {change}; {command}"
