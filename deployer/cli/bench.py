@@ -78,7 +78,7 @@ def bench(
       deployer bench --output-tokens 512 --export requests.jsonl --json
     """
     from deployer.inspect.measure import REASON
-    from deployer.report.exports import check_exports, write_exports
+    from deployer.report.files import check_exports, write_exports
 
     settings = {name: value for name, value in wishes.items() if value is not None}
     check_exports(export, export_bench_serving)

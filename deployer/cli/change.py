@@ -59,7 +59,7 @@ class AskAtTerminal:
         return bool(click.confirm("The benchmark is inconclusive. Promote anyway?", default=False))
 
     def _show(self, plan: Plan) -> None:
-        from deployer.report.views import plan_view
+        from deployer.report.change_view import plan_view
 
         self._reporter.close()
         self._app.console.print(plan_view(plan))
@@ -95,7 +95,7 @@ def run_change(
     if app.as_json:
         print_json(outcome.as_json())
     else:
-        from deployer.report.views import print_outcome
+        from deployer.report.change_view import print_outcome
 
         print_outcome(app.console, outcome)
     return outcome.exit_code
@@ -223,7 +223,7 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
       deployer plan tp8 --detailed-exitcode --json
     """
     from deployer.deploy.apply import preview as preview_apply
-    from deployer.report.views import plan_view
+    from deployer.report.change_view import plan_view
 
     wanted = app.profile(profile)
     with app.session(f"plan {profile}") as session:

@@ -48,7 +48,7 @@ def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None, in
         )
     from deployer.inspect.compare import BenchStore, compare_words
     from deployer.report.comparison_view import comparison_document, comparison_view
-    from deployer.report.writing import STDOUT, check_writable, replace
+    from deployer.report.files import STDOUT, check_writable, replace
 
     library = ""
     if html is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,8 +15,7 @@ from deployer.errors import UsageError
 
 if TYPE_CHECKING:
     from deployer.deploy.session import Session
-
-Json = dict[str, Any]
+    from deployer.inspect.status import StatusReport
 
 
 @click.command()
@@ -53,41 +52,41 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
     with app.session("status") as session:
         from deployer.inspect.status import status as current_status
 
-        document = current_status(session)
+        report = current_status(session)
         if watch:
-            document = keep_watching(app, session, document, interval)
+            report = keep_watching(app, session, report, interval)
         else:
-            from deployer.report.views import status_view
+            from deployer.report.service_view import status_view
 
-            app.show(document, status_view(document, verbose=verbose))
-    return 0 if document["hosts"][0]["health"]["ok"] else 6
+            app.show(report.as_json(), status_view(report, verbose=verbose))
+    return 0 if report.health.ok else 6
 
 
-def keep_watching(app: App, session: Session, document: Json, interval: float) -> Json:
+def keep_watching(app: App, session: Session, report: StatusReport, interval: float) -> StatusReport:
     """Show the status again and again until Ctrl-C; return the last. Off a terminal each look is printed below."""
     from rich.live import Live
 
     from deployer.inspect.status import status as current_status
-    from deployer.report.views import status_view
+    from deployer.report.service_view import status_view
 
     console = app.console
     if not console.is_terminal:
         try:
             while True:
-                console.print(status_view(document))
+                console.print(status_view(report))
                 time.sleep(interval)
-                document = current_status(session)
+                report = current_status(session)
         except KeyboardInterrupt:
-            return document
+            return report
     try:
-        with Live(status_view(document), console=console, screen=True) as live:
+        with Live(status_view(report), console=console, screen=True) as live:
             while True:
                 time.sleep(interval)
-                document = current_status(session)
-                live.update(status_view(document), refresh=True)
+                report = current_status(session)
+                live.update(status_view(report), refresh=True)
     except KeyboardInterrupt:
-        console.print(status_view(document))
-    return document
+        console.print(status_view(report))
+    return report
 
 
 @click.command()
@@ -112,19 +111,19 @@ def history(app: App, release: int | None, defaults: bool) -> int:
             "--defaults shows the arguments of one release", remedy="name it: deployer history 2"
         )
     with app.session("history") as session:
-        from deployer.inspect.status import history_document, release_document
+        from deployer.inspect.history import history as releases_of
+        from deployer.inspect.history import release_report
 
         if release is not None:
-            from deployer.report.effect_view import release_view
+            from deployer.report.service_view import release_view
 
-            document = release_document(session, release)
-            app.show(document, release_view(document, defaults=defaults))
+            report = release_report(session, release)
+            app.show(report.as_json(), release_view(report, defaults=defaults))
             return 0
-        state = session.state()
-    from deployer.report.views import history_view
+        releases = releases_of(session.service.name, session.state())
+    from deployer.report.service_view import history_view
 
-    document = history_document(session.service.name, state)
-    app.show(document, history_view(document, app.console.width))
+    app.show(releases.as_json(), history_view(releases, app.console.width))
     return 0
 
 
@@ -156,9 +155,9 @@ def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
             "--follow never ends and cannot be one JSON document", remedy="leave out one of the two"
         )
     with app.session("logs") as session:
-        from deployer.deploy.service_log import read
+        from deployer.inspect.history import log
 
-        entries = read(session, lines=lines, follow=follow, release=release)
+        entries = log(session, lines=lines, follow=follow, release=release)
         if app.as_json:
             print_json({"service": session.service.name, "lines": [entry.as_json() for entry in entries]})
             return 0
@@ -188,7 +187,7 @@ def profiles(app: App, version: str | None) -> int:
       deployer profiles
       deployer profiles --sglang 0.5.23 --json
     """
-    from deployer.report.views import profiles_view
+    from deployer.report.service_view import profiles_view
     from deployer.sglang.flags.versions import flag_table
     from deployer.sglang.profile_list import profile_listing
 

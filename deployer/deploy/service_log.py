@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import replace
 
 from deployer.deploy.session import Session
-from deployer.errors import AgentError, Refused
+from deployer.errors import AgentError
 from deployer.records.events import LogLine
-from deployer.records.release import Release
 from deployer.sglang.server.info import redact
-
-
-def read(session: Session, *, lines: int, follow: bool, release: int | None) -> Iterator[LogLine]:
-    """Yield the log's lines, oldest first; with ``follow`` they go on until the caller stops.
-
-    ``release`` limits them to the last start of that release. Raise Refused if it was never started.
-    """
-    invocation = None
-    if release is not None:
-        invocation = numbered_release(session, release).invocation_id
-        if not invocation:
-            raise Refused(f"release {release} was never started, so it has no log")
-    for entry in entries(session, lines=lines, follow=follow, invocation_id=invocation):
-        if not entry.piece:  # of a progress bar the finished line is enough
-            yield entry
 
 
 def start_log(session: Session, invocation_id: str, *, limit: int = 20_000) -> list[str]:
@@ -37,14 +21,6 @@ def start_log(session: Session, invocation_id: str, *, limit: int = 20_000) -> l
         return [line.text for line in lines if not line.piece and line.source == "engine"]
     except AgentError:
         return []
-
-
-def numbered_release(session: Session, number: int) -> Release:
-    """Return release ``number``. Raise Refused if there is none."""
-    release = next((item for item in session.state().releases if item.number == number), None)
-    if release is None:
-        raise Refused(f"there is no release {number}", remedy="`deployer history` lists them")
-    return release
 
 
 def entries(

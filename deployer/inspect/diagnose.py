@@ -10,6 +10,7 @@ from itertools import islice
 from deployer.deploy import service_log as logs
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, UsageError
+from deployer.inspect.history import history
 from deployer.inspect.log_file import excerpt_of
 from deployer.records.codec import encode
 from deployer.sglang.log.diagnosis import Diagnosis, Origin, diagnose
@@ -68,7 +69,8 @@ def _is_text(start: bytes) -> bool:
 
 def of_release(session: Session, number: int) -> Diagnosis:
     """The diagnosis of a release's last start: its journal where the host still has it, else what the release kept."""
-    record = logs.numbered_release(session, number)
+    state = session.state()
+    record = history(session.service.name, state).numbered(number)
     release, failure = record.release, record.failure
     extra: Origin = {"source": f"release {release}", "release": release, "state": record.state}
     lines = _journal(session, record.invocation_id or "", extra)

@@ -1,96 +1,106 @@
-"""`status` and `history`: what is live, is it healthy, how fast is it; what was tried before. Shaping is pure."""
+"""`status`: what is live, whether it is healthy, how fast it is, and how the host differs from it."""
 
 from __future__ import annotations
 
-import json
 import time
-from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from deployer.deploy.plan import lost_live
 from deployer.deploy.session import Health, Session
-from deployer.errors import Refused
-from deployer.records.codec import Json, encode
-from deployer.records.host import HostState, ServiceState
+from deployer.records.codec import encode
+from deployer.records.endpoint import unit_name
+from deployer.records.host import HostState, Lease, ServiceState
 
 
-def status(session: Session) -> Json:
-    """The service's status document (its shape is a contract; see docs/cli.md)."""
-    observed = session.observe(facts=True)
-    state = observed.services[session.service.name]
-    health = session.health(state) if state.running else Health(False, "refused", 0.0)
-    stored = stored_unit(session, state)
-    document = status_document(
-        session.service.name, session.host_config.name, observed, health, stored, now=time.time()
-    )
-    if state.live:
-        actual, configured = session.endpoint(state.live_release), session.configured
-        if actual != configured:
-            document["hosts"][0]["drift"].append(
-                f"the live release listens on {actual}, the inventory says {configured}: the next apply moves it"
-            )
-    return document
+@dataclass(frozen=True)
+class StatusReport:
+    """One service on its host at one moment (``now``, epoch seconds). ``drift`` is how the host differs, in words."""
+
+    service: str
+    host: str
+    observed: HostState
+    health: Health
+    drift: tuple[str, ...]
+    now: float
+
+    @property
+    def state(self) -> ServiceState:
+        """The service as the host knows it."""
+        return self.observed.services[self.service]
+
+    @property
+    def lease(self) -> Lease | None:
+        """The host's lease while somebody holds it."""
+        return self.observed.held_lease
+
+    @property
+    def ok(self) -> bool:
+        """Whether the service is live and healthy, and nobody is changing it."""
+        return self.state.live is not None and self.health.ok and self.state.transition is None
+
+    @property
+    def changing_for(self) -> float:
+        """Seconds since the transition began; 0 without one."""
+        return max(0.0, self.now - self.state.transition.started) if self.state.transition else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the document of ``status --json`` (docs/cli.md)."""
+        state, unit, lease, change = self.state, self.state.unit, self.lease, self.state.transition
+        entry = {
+            "host": self.host,
+            "live": _live(state),
+            "candidate": _candidate(state),
+            "transition": change
+            and {
+                "from": change.from_,
+                "to": change.to,
+                "profile": change.profile,
+                "step": change.step,
+                "seconds": round(self.changing_for, 1),
+                "grace": change.grace,
+            },
+            "unit": {
+                "name": unit_name(self.service),
+                "active": unit.active,
+                "sub": unit.sub,
+                "result": unit.result,
+                "restarts": unit.restarts,
+                "since": unit.active_since,
+                "running": state.running_name,
+            },
+            "health": {
+                "ok": self.health.ok,
+                "status": self.health.status,
+                "seconds": round(self.health.seconds, 3),
+            },
+            "lease": lease
+            and {
+                "owner": str(lease.owner),
+                "service": lease.service,
+                "reason": lease.reason,
+                "since": lease.acquired,
+                "expires_in": round(lease.expires_in, 1),
+            },
+            "guard": state.guard.active,
+            "drift": list(self.drift),
+            "gpus": [
+                {
+                    "index": gpu.index,
+                    "name": gpu.name,
+                    "memory_used": gpu.memory_used,
+                    "memory_total": gpu.memory_total,
+                    "utilization": gpu.utilization,
+                    "power_w": gpu.power_w,
+                    "power_limit_w": gpu.power_limit_w,
+                }
+                for gpu in self.observed.gpus or ()
+            ],
+        }
+        return {"service": self.service, "hosts": [entry], "ok": self.ok}
 
 
-def stored_unit(session: Session, state: ServiceState) -> str | None:
-    """Return the unit text that the live release keeps, None if its folder is gone (`drift` reports that)."""
-    return (
-        session.client.release_file(session.service.name, state.live_name, "unit")
-        if state.live_name
-        else None
-    )
-
-
-def status_document(
-    service: str, host: str, observed: HostState, health: Health, stored_unit: str | None, *, now: float
-) -> Json:
-    """Shape what was observed into the status document."""
-    state = observed.services[service]
-    live = live_document(state)
-    lease = observed.lease
-    entry: Json = {
-        "host": host,
-        "live": live,
-        "candidate": _candidate(state),
-        "transition": _transition(state, now),
-        "unit": {
-            "name": f"sglang-{service}.service",
-            "active": state.unit.active,
-            "sub": state.unit.sub,
-            "result": state.unit.result,
-            "restarts": state.unit.restarts,
-            "since": state.unit.active_since,
-            "running": state.running.release if state.running else None,
-        },
-        "health": {"ok": health.ok, "status": health.status, "seconds": round(health.seconds, 3)},
-        "lease": None
-        if lease is None or not lease.valid
-        else {
-            "owner": str(lease.owner),
-            "service": lease.service,
-            "reason": lease.reason,
-            "since": lease.acquired,
-            "expires_in": round(lease.expires_in, 1),
-        },
-        "guard": state.guard.active,
-        "drift": drift(service, state, stored_unit),
-        "gpus": [
-            {
-                "index": gpu.index,
-                "name": gpu.name,
-                "memory_used": gpu.memory_used,
-                "memory_total": gpu.memory_total,
-                "utilization": gpu.utilization,
-                "power_w": gpu.power_w,
-                "power_limit_w": gpu.power_limit_w,
-            }
-            for gpu in observed.gpus or ()
-        ],
-    }
-    return {"service": service, "hosts": [entry], "ok": bool(live) and health.ok and state.transition is None}
-
-
-def live_document(state: ServiceState) -> Json | None:
-    """The live release: what it is, since when, and how fast it was when it was proven."""
+def _live(state: ServiceState) -> dict[str, Any] | None:
     if state.live is None:
         return None
     release = state.live_release
@@ -100,106 +110,72 @@ def live_document(state: ServiceState) -> Json | None:
         "since": release.promoted if release else None,
         "sglang": release.sglang if release else None,
         "bench": encode(release.bench_summary) if release else None,
-        "verdict": (release.verdict or {}).get("summary") if release else None,
-        "in_effect": release.in_effect if release else None,
+        "verdict": release.verdict_text if release else None,
+        "in_effect": encode(release.in_effect) if release else None,
     }
 
 
-def _candidate(state: ServiceState) -> Json | None:
+def _candidate(state: ServiceState) -> dict[str, Any] | None:
     if state.candidate is None:
         return None
     release = state.release(state.candidate.release)
     return {"release": state.candidate.release, "profile": release.profile if release else None}
 
 
-def _transition(state: ServiceState, now: float) -> Json | None:
-    transition = state.transition
-    if transition is None:
+def status(session: Session) -> StatusReport:
+    """Observe the host and report the service's status."""
+    observed = session.observe(facts=True)
+    state = observed.services[session.service.name]
+    health = session.health(state) if state.running else Health(False, "refused", 0.0)
+    differences = drift(session.service.name, state, stored_unit(session, state))
+    if state.live:
+        actual, configured = session.endpoint(state.live_release), session.configured
+        if actual != configured:
+            differences.append(
+                f"the live release listens on {actual}, the inventory has {configured}: the next apply moves it"
+            )
+    return StatusReport(
+        session.service.name, session.host_config.name, observed, health, tuple(differences), time.time()
+    )
+
+
+def stored_unit(session: Session, state: ServiceState) -> str | None:
+    """Return the unit text that the live release keeps, None if its folder is gone (`drift` reports that)."""
+    if not state.live_name:
         return None
-    return {
-        "from": transition.from_,
-        "to": transition.to,
-        "profile": transition.profile,
-        "step": transition.step,
-        "seconds": round(max(0.0, now - transition.started), 1),
-        "grace": transition.grace,
-    }
+    return session.client.release_file(session.service.name, state.live_name, "unit")
 
 
 def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[str]:
-    """In what the host differs from its live release, in words."""
-    found = [*state.problems, *(f"{path} changes or replaces the unit" for path in state.shadows)]
-    live = state.live.release if state.live else None
+    """Return how the host differs from its live release, in words."""
+    differences = [*state.problems, *(f"{path} changes or replaces the unit" for path in state.shadows)]
+    live = state.live_name
     if live and state.release(live) is None:
-        found.append(f"the folder of the live release {live} is gone: apply makes a new one")
-    lost = lost_live(state)
-    if lost:
-        found.append(
-            f"the unit file of {lost.release} is gone although it was live: `deployer rollback --to` puts it back"
+        differences.append(f"the folder of the live release {live} is gone: apply makes a new one")
+    if lost := lost_live(state):
+        differences.append(
+            f"the unit file of {lost.release} is gone although it was live: `deployer rollback --to` restores it"
         )
     if state.live and stored_unit is not None and state.live.text != stored_unit:
-        found.append(f"{state.live.path} was edited by hand: it differs from the unit kept in release {live}")
+        differences.append(
+            f"{state.live.path} was edited by hand: it differs from the unit kept in release {live}"
+        )
     if state.transition is None:
         if state.candidate is not None:
-            found.append(f"a candidate unit is left at {state.candidate.path} without a change under way")
+            differences.append(
+                f"a candidate unit is left at {state.candidate.path} although nobody is changing the service"
+            )
         if live and state.running and state.running.release != live:
-            found.append(f"{state.running.release or 'an unknown release'} is running while {live} is live")
+            differences.append(
+                f"{state.running.release or 'an unknown release'} is running while {live} is live"
+            )
         if live and state.running is None:
             how = ", ".join(word for word in (state.unit.active, state.unit.result) if word)
-            found.append(f"the live service is not running ({how})")
+            differences.append(f"the live service is not running ({how})")
         if live and not state.enabled:
-            found.append(f"sglang-{service}.service is not enabled: it will not start at boot")
+            differences.append(f"{unit_name(service)} is not enabled: it will not start at boot")
         if state.unit.needs_reload:
-            found.append("systemd has not read the unit files since they changed (daemon-reload)")
+            differences.append("the unit files changed since systemd last read them (daemon-reload)")
     if state.unit.restarts:
-        found.append(f"the service restarted {state.unit.restarts} times since it was started")
-    return found
-
-
-_FIGURES = (
-    "release",
-    "number",
-    "profile",
-    "state",
-    "was_live",
-    "previous",
-    "created",
-    "promoted",
-    "operator",
-    "sglang",
-    "verdict",
-    "failure",
-    "bench_summary",
-    "benches",
-    "in_effect",
-    "timeline",
-)
-
-
-def history_document(service: str, state: ServiceState) -> Json:
-    """All releases of a service, the newest first."""
-    releases: list[Json] = []
-    for release in reversed(state.releases):
-        kept = release.as_json()
-        entry = {key: kept.get(key) for key in _FIGURES}
-        entry["live"] = release.release == state.live_name
-        if entry["live"]:
-            entry["state"] = "live"
-        elif entry["state"] == "live":
-            entry["state"] = "superseded"
-        releases.append(entry)
-    return {"service": service, "live": state.live_name, "releases": releases}
-
-
-def release_document(session: Session, number: int) -> Json:
-    """One release with what was in effect when it was verified, argument by argument. Refused where there is none."""
-    state = session.state()
-    document = history_document(session.service.name, state)
-    entry = next((item for item in document["releases"] if item["number"] == number), None)
-    if entry is None:
-        raise Refused(f"there is no release {number}", remedy="`deployer history` lists them")
-    details: Json = {}
-    text = session.client.release_file(session.service.name, entry["release"], "in_effect.json")
-    with suppress(ValueError):  # a release from before this was kept, or whose folder is gone
-        details = json.loads(text or "{}")
-    return {"service": document["service"], **entry, "arguments": details.get("arguments") or []}
+        differences.append(f"the service restarted {state.unit.restarts} times since it was started")
+    return differences

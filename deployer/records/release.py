@@ -106,3 +106,8 @@ class Release(Record):
     def became_ready(self) -> bool:
         """Whether its launch was seen to end."""
         return any(span.name == "ready" for span in self.timeline)
+
+    @property
+    def verdict_text(self) -> str | None:
+        """The gate's verdict in one line, None without one."""
+        return (self.verdict or {}).get("summary")

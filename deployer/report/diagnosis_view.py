@@ -6,9 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deployer.report.launch_view import duration
 from deployer.sglang.log.diagnosis import Diagnosis
-from deployer.text import count_of
+from deployer.text import count_of, duration
 
 _STYLE = {"failed": "red", "stopped": "yellow", "no-failure": "green", "not-sglang": "yellow"}
 _MARK = {"failed": "✗", "stopped": "■", "no-failure": "✓", "not-sglang": "?"}

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from deployer.deploy.wait import WaitUpdate
 from deployer.sglang.log.launch import PHASES, Count
+from deployer.text import duration, size
 
 #: Seconds between two lines of one phase where there is no terminal.
 PLAIN_INTERVAL = 10.0
@@ -122,20 +123,6 @@ class LaunchView:
         self._phase, self._printed = update.phase, update.t
         line = f"{duration(update.t):>9}  {update.phase:<10} {'; '.join(parts)}".rstrip()
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them: ``4.2 s``, ``3 min 05 s``, ``1 h 02 min``."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    if seconds < 3599.5:
-        return f"{round(seconds) // 60} min {round(seconds) % 60:02d} s"
-    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
-
-
-def size(count: int) -> str:
-    """Bytes as people read them, in MiB or GiB."""
-    return f"{count / 2**30:.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:.0f} MiB"
 
 
 def _facts(update: WaitUpdate) -> str:

@@ -120,7 +120,7 @@ def test_eight_running_is_no_cap(site: Site) -> None:
     )
     assert "about 32 requests run in all, 0 wait; 64 could run" in slots["message"]
     cap = found["cap-is-no-limit"]
-    assert "16 micro-batches of 8: 128 places, and 64 requests at once at most" in cap["evidence"]
+    assert "16 micro-batches of 8: 128 places, and at most 64 requests at once" in cap["evidence"]
     assert any(line.startswith("measured: 0001-pp8-async (cap 8): ") for line in cap["evidence"])
     assert "248 tok/s and one of 64 gave 251" in cap["next"]
     assert cap["measure"] == "deployer apply pp8-async-mb64; deployer compare pp8-async pp8-async-mb64"
@@ -199,7 +199,7 @@ def test_beside_somebody_elses_apply(live_site: Site) -> None:
     document = live_site.json("doctor", "--seconds", "0", expect=6)
     found = findings(document)
     assert "is changing it to 0002-pp2, in step wait" in found["change-under-way"]["message"]
-    assert "0002-pp2 is on its way, in phase" in found["not-serving"]["message"]
+    assert "0002-pp2 is starting, in phase" in found["not-serving"]["message"]
     assert "converge" not in str(found["not-serving"])
     assert "drift" not in found
     checked = live_site.json("check", "pp2", "--on-host")["checked"][0]

@@ -29,7 +29,6 @@ SHARED = {"deployer", "deployer.errors", "deployer.resources", "deployer.metrics
 #: Modules that may be short, and why.
 SHORT = {
     "deployer.resources": "where the shipped files are: a wheel and a checkout differ",
-    "deployer.text": "the one rule for a count and its noun",
     "deployer.__main__": "`python -m deployer`",
 }
 LONGEST, SHORTEST = 400, 30

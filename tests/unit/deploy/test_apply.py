@@ -31,8 +31,8 @@ from deployer.host.client import HostClient
 from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.records.answers import ProbeReport, VerifyReport
 from deployer.records.outcome import Outcome, Plan
+from deployer.report.change_view import print_outcome
 from deployer.report.terminal import TerminalReporter
-from deployer.report.views import print_outcome
 
 GIB = 1024**3
 LIVE = "0001-tp1"
@@ -323,7 +323,7 @@ def test_the_lines_that_prove_the_cause_are_shown_where_the_tail_has_them_not(li
     assert outcome.failure
     assert proof in outcome.failure.evidence
     assert proof not in outcome.failure.log_tail
-    told, _, tail = captured.get().partition("The log at that moment:")
+    told, _, tail = captured.get().partition("The end of the log at that moment:")
     assert proof in told.partition("The lines that prove it:")[2]
     assert "later" in tail
 

@@ -24,7 +24,7 @@ from deployer.deploy.plan import (
 )
 from deployer.records.endpoint import Endpoint
 from deployer.records.outcome import Change
-from deployer.report.views import plan_view
+from deployer.report.change_view import plan_view
 from tests.unit.deploy.builders import release, service_state
 
 ARGV = ("/opt/sglang/bin/python", "-m", "sglang.launch_server", "--tp-size", "8", "--trust-remote-code")

@@ -12,9 +12,9 @@ from deployer.deploy.reporter import Silent
 from deployer.errors import AgentError, GateInconclusive, Interrupted, LeaseHeld, NothingServing, Refused
 from deployer.host.fake import FakeWorld
 from deployer.inspect.compare import BenchStore
+from deployer.inspect.history import history
 from deployer.inspect.measure import Measured, measure
-from deployer.inspect.status import history_document
-from deployer.report.views import history_view
+from deployer.report.service_view import history_view
 from tests.unit.deploy.test_apply import LIVE, TP1, bench, engine, run, session, world
 from tests.unit.report.test_bench_table import text
 
@@ -56,10 +56,10 @@ def test_compare_and_history_know_it(live_world: FakeWorld) -> None:
     measured(live_world)
     with session(live_world) as opened:
         subject = BenchStore.of(opened).subject("1@1")
-        document = history_document("kimi", opened.state())
+        releases = history("kimi", opened.state())
     assert (subject.name, subject.starts) == (f"{LIVE}@1", (LIVE,))
-    assert document["releases"][0]["benches"][0]["number"] == 1
-    shown = text(history_view(document))
+    assert releases.as_json()["releases"][0]["benches"][0]["number"] == 1
+    shown = text(history_view(releases))
     assert any("1@1" in line and "measured" in line and "90 at 2" in line for line in shown.splitlines())
 
 

@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from deployer.deploy.session import Health
-from deployer.inspect.status import drift, history_document, status_document
+from deployer.inspect.history import ReleaseReport, history
+from deployer.inspect.status import StatusReport, drift
+from deployer.records.effect import ArgumentInEffect
 from deployer.records.host import HostState, Lease, ServiceState
-from deployer.report.effect_view import release_view
-from deployer.report.views import history_view, status_view
+from deployer.report.service_view import history_view, release_view, status_view
 from tests.unit.deploy.builders import host_state, release, service_state
 
 LIVE = release()
@@ -25,8 +26,13 @@ def render(view: Any) -> str:
     return capture.get()
 
 
+def reported(observed: HostState, health: Health = OK, stored: str | None = None) -> StatusReport:
+    differences = drift("kimi", observed.services["kimi"], stored)
+    return StatusReport("kimi", "gpu1", observed, health, tuple(differences), now=1000.0)
+
+
 def document(observed: HostState, health: Health = OK, stored: str | None = None) -> dict[str, Any]:
-    return status_document("kimi", "gpu1", observed, health, stored, now=1000.0)
+    return reported(observed, health, stored).as_json()
 
 
 def live_state(**changes: Any) -> ServiceState:
@@ -41,7 +47,7 @@ def test_a_healthy_service() -> None:
     assert entry["drift"] == []
     assert entry["unit"]["active"] == "active"
     assert len(entry["gpus"]) == 8
-    assert "healthy" in render(status_view(shown))
+    assert "healthy" in render(status_view(reported(host_state(live_state()))))
 
 
 def test_an_unhealthy_service_is_not_ok() -> None:
@@ -51,10 +57,10 @@ def test_an_unhealthy_service_is_not_ok() -> None:
 
 
 def test_nothing_was_ever_live() -> None:
-    shown = document(host_state(service_state()), Health(False, "refused", 0.0))
-    assert shown["ok"] is False
-    assert shown["hosts"][0]["live"] is None
-    assert "nothing was ever live" in render(status_view(shown))
+    report = reported(host_state(service_state()), Health(False, "refused", 0.0))
+    assert report.as_json()["ok"] is False
+    assert report.as_json()["hosts"][0]["live"] is None
+    assert "nothing was ever live" in render(status_view(report))
 
 
 @pytest.mark.parametrize(
@@ -127,19 +133,21 @@ def test_only_a_valid_lease_is_shown(valid: bool) -> None:
 def test_history_has_the_newest_first_and_one_live() -> None:
     releases = [
         release(1, "tp8", state="live", was_live=True),
-        release(2, "pp8", state="failed", failure={"cause": "out of memory"}),
+        release(2, "pp8", state="failed", failure={"signature": "cuda_oom", "cause": "out of memory"}),
         release(3, "pp8-async", state="live", was_live=True),
     ]
-    shown = history_document("kimi", service_state(releases=releases, live_name="0003-pp8-async"))
-    assert [item["number"] for item in shown["releases"]] == [3, 2, 1]
-    assert [item["state"] for item in shown["releases"]] == ["live", "failed", "superseded"]
+    shown = history("kimi", service_state(releases=releases, live_name="0003-pp8-async"))
+    listed = shown.as_json()["releases"]
+    assert [item["number"] for item in listed] == [3, 2, 1]
+    assert [item["state"] for item in listed] == ["live", "failed", "superseded"]
+    assert [item["live"] for item in listed] == [True, False, False]
     text = render(history_view(shown))
     assert "out of memory" in text
-    assert "can be gone back to" in text
+    assert "can be rolled back to" in text
 
 
 def test_an_empty_history_says_so() -> None:
-    assert "No release" in render(history_view(history_document("kimi", service_state())))
+    assert "kimi has no releases yet" in render(history_view(history("kimi", service_state())))
 
 
 IN_EFFECT = {
@@ -164,42 +172,49 @@ IN_EFFECT = {
 }
 
 
+def proven(**changes: Any) -> ServiceState:
+    live = release(1, "pp8-async", state="live", was_live=True, **changes)
+    return service_state(releases=[live], live_name="0001-pp8-async")
+
+
 def test_what_is_in_effect_is_shown_on_request() -> None:
-    live = release(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
-    told = document(host_state(service_state(releases=[live], live_name="0001-pp8-async")))
-    assert told["hosts"][0]["live"]["in_effect"]["equal"] == 12
-    assert "micro-batches" not in render(status_view(told))
-    text = render(status_view(told, verbose=True))
+    report = reported(host_state(proven(in_effect=IN_EFFECT)))
+    shown = report.as_json()["hosts"][0]["live"]["in_effect"]
+    assert shown["equal"] == 12
+    assert shown["changed"] == IN_EFFECT["changed"]
+    assert "arguments" not in shown
+    assert "micro-batches" not in render(status_view(report))
+    text = render(status_view(report, verbose=True))
     assert "16 micro-batches in turn of at most 8 requests" in text
     assert "graphs of 4 batch sizes up to 8" in text
     assert "free 9.2" in text
-    assert "page_size: asked 16, is 64: page_size to 64" in text
-    told["hosts"][0]["live"]["in_effect"] = None
-    assert "not known" in render(status_view(told, verbose=True))
+    assert "page_size: requested 16, is 64: page_size to 64" in text
+    assert "unknown" in render(status_view(reported(host_state(proven())), verbose=True))
+
+
+ARGUMENTS = (
+    ArgumentInEffect("pp_size", 8, 8, "equal"),
+    ArgumentInEffect("new_thing", 1, None, "missing"),
+    ArgumentInEffect("dtype", "auto", "bfloat16", "defaulted", "why"),
+)
 
 
 def test_one_release_argument_by_argument() -> None:
-    live = release(1, "pp8-async", state="live", was_live=True, in_effect=IN_EFFECT)
-    entry = history_document("kimi", service_state(releases=[live], live_name="0001-pp8-async"))["releases"][
-        0
-    ]
-    arguments = [
-        {"argument": "pp_size", "requested": 8, "effective": 8, "verdict": "equal", "reason": None},
-        {"argument": "new_thing", "requested": 1, "effective": None, "verdict": "missing", "reason": None},
-        {
-            "argument": "dtype",
-            "requested": "auto",
-            "effective": "bfloat16",
-            "verdict": "defaulted",
-            "reason": "why",
-        },
-    ]
-    told = {"service": "kimi", **entry, "arguments": arguments}
-    text = render(release_view(told, defaults=False))
+    releases = history("kimi", proven(in_effect=IN_EFFECT))
+    report = ReleaseReport(releases, releases.numbered(1), ARGUMENTS)
+    text = render(release_view(report, defaults=False))
     assert "pp_size" in text
     assert "new_thing" in text
     assert "dtype" not in text
-    assert "(default auto)" in render(release_view(told, defaults=True))
-    assert "default auto" not in render(
-        release_view({**told, "arguments": [], "in_effect": None}, defaults=True)
-    )
+    assert "(default auto)" in render(release_view(report, defaults=True))
+    shown = report.as_json()
+    assert (shown["service"], shown["live"]) == ("kimi", True)
+    assert shown["arguments"][2] == {
+        "argument": "dtype",
+        "requested": "auto",
+        "effective": "bfloat16",
+        "verdict": "defaulted",
+        "reason": "why",
+    }
+    bare = ReleaseReport(history("kimi", proven()), proven().releases[0], ())
+    assert "default auto" not in render(release_view(bare, defaults=True))

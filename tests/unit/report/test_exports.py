@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from deployer.errors import UsageError
-from deployer.report.exports import check_exports, write_exports
-from deployer.report.writing import STDOUT, append, replace
+from deployer.report.files import STDOUT, append, check_exports, replace, write_exports
 
 DOCUMENT: dict[str, Any] = {"name": "0001-p@1", "bench": {"levels": []}}
 

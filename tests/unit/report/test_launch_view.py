@@ -9,8 +9,9 @@ from rich.console import Console
 
 from deployer.deploy.estimate import Estimate
 from deployer.deploy.wait import WaitUpdate
-from deployer.report.launch_view import LaunchView, duration
+from deployer.report.launch_view import LaunchView
 from deployer.sglang.log.launch import LaunchLog
+from deployer.text import duration
 from tests.unit.sglang.log.logs import launch
 
 
