@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 from deployer.errors import AgentError, AuthenticationFailed, ChannelLost, HostError
 from deployer.host import agent
-from deployer.host.protocol import Json
+from deployer.records.codec import Json
 
 READY = b"READY\n"
 #: The remedy for a full disk of the host.
@@ -23,8 +23,8 @@ FULL = "free some space on the host's disk (`df -h`, `df -i`), then run the comm
 EXIT_NOT_ROOT = 13
 MINIMUM_PYTHON = "3.8"
 
-#: Runs on the host: says READY, then reads the agent's length and text from stdin and runs it. It stands between single
-#: quotes in a shell that may be any, so it contains no quote of that kind, no backslash, no exclamation mark.
+#: Runs on the host: prints READY, then reads the agent's length and text from stdin and runs it. It stands between
+#: single quotes in whatever shell the account has, so it has no such quote, no backslash and no exclamation mark.
 BOOTSTRAP = (
     "import sys; "
     'sys.version_info < (3, 8) and sys.exit("deployer: needs Python 3.8 or later, this is " + sys.version.split()[0]); '
@@ -38,33 +38,33 @@ class Pipe(Protocol):
     """Bytes to and from the agent's process."""
 
     def send(self, data: bytes) -> None:
-        """Write all of it. OSError when that is not possible any more."""
+        """Write all of it. Raise OSError if that is no longer possible."""
         ...
 
     def recv(self) -> bytes:
-        """Some bytes; none at the end. Blocks."""
+        """Wait for bytes and return them; none at the end."""
         ...
 
     def close(self) -> None:
-        """End both directions. Never raises, may be called again."""
+        """End both directions. It never raises and may be called again."""
         ...
 
     def ending(self, wait: float = 0.0) -> tuple[int | None, str]:
-        """Exit status (None: not known) and the last that was said on stderr, after at most ``wait`` seconds."""
+        """Return the exit status (None: unknown) and the end of stderr, after at most ``wait`` seconds."""
         ...
 
 
 def begin_agent(pipe: Pipe, name: str, *, python: str, timeout: float) -> bytes:
-    """Wait for the bootstrap's READY, then send the agent. Returns what arrived beyond READY (nothing, normally).
+    """Wait for the bootstrap's READY, then send the agent. Return what arrived beyond READY (normally nothing).
 
-    ``python`` is the host's setting of that name. Raises HostError when no agent can run there, ChannelLost when the
+    ``python`` is the host's setting of that name. Raise HostError if no agent can run there, ChannelLost if the
     connection breaks.
     """
     seen = await_ready(pipe, timeout)
     if READY not in seen:
-        status, said = pipe.ending(2.0)
+        status, stderr = pipe.ending(2.0)
         pipe.close()
-        raise not_ready(name, python, status, said or seen.decode("utf-8", "replace"))
+        raise not_ready(name, python, status, stderr or seen.decode("utf-8", "replace"))
     source = agent.source()
     try:
         pipe.send(b"%d\n" % len(source) + source)
@@ -74,28 +74,28 @@ def begin_agent(pipe: Pipe, name: str, *, python: str, timeout: float) -> bytes:
 
 
 def await_ready(pipe: Pipe, timeout: float) -> bytes:
-    """Everything up to READY, or to the end. The pipe is closed when ``timeout`` seconds pass without either."""
+    """Return everything up to READY, or to the end. Close the pipe if neither comes within ``timeout`` seconds."""
     seen = b""
     timer = threading.Timer(timeout, pipe.close)
     timer.daemon = True
     timer.start()
     try:
-        while READY not in seen and len(seen) < 1 << 20:  # a login shell may say something first
+        while READY not in seen and len(seen) < 1 << 20:  # a login shell may print something first
             data = pipe.recv()
             if not data:
                 break
             seen += data
     except OSError:
-        pass  # the same as an end: what was seen tells
+        pass  # the same as an end
     finally:
         timer.cancel()
     return seen
 
 
-def not_ready(name: str, python: str, status: int | None, said: str) -> HostError:
-    """Why there is no agent, from what its bootstrap left behind when ``python`` was to run it."""
-    last = said.strip().splitlines()[-1] if said.strip() else "no output"
-    if "needs Python" in said or "SyntaxError" in said:
+def not_ready(name: str, python: str, status: int | None, output: str) -> HostError:
+    """Return why there is no agent, from what its bootstrap printed when ``python`` was to run it."""
+    last = output.strip().splitlines()[-1] if output.strip() else "no output"
+    if "needs Python" in output or "SyntaxError" in output:
         return HostError(
             f"{name}: the host's Python is too old: {last}",
             remedy=f'set `python = ".../python3"` of the host in the inventory to Python {MINIMUM_PYTHON} or later',
@@ -127,18 +127,18 @@ class ChannelHost:
         return self._name
 
     def hello(self, timeout: float = 30.0) -> Json:
-        """The first exchange. AuthenticationFailed when the agent is not root."""
+        """Make the first exchange. Raise AuthenticationFailed if the agent is not root."""
         try:
             answer = self.call("hello", timeout=timeout)
         except ChannelLost as error:
-            status, said = self._pipe.ending(2.0)
+            status, stderr = self._pipe.ending(2.0)
             self.close(bye=False)
             if status == EXIT_NOT_ROOT:
                 raise AuthenticationFailed(
                     f"{self._name}: deployer must be root on the host and is not",
                     remedy='log in as root, or allow sudo (`sudo = "auto"` in the inventory)',
                 ) from error
-            raise HostError(f"{self._name}: the agent ended at once: {said or error.message}") from error
+            raise HostError(f"{self._name}: the agent ended at once: {stderr or error.message}") from error
         return answer
 
     def call(self, op: str, args: Json | None = None, *, timeout: float = 30.0) -> Json:
@@ -175,7 +175,7 @@ class ChannelHost:
             self._reader.join(5.0)
 
     def cancel(self, call_id: int) -> None:
-        """Tell the host to stop an operation; nothing of it is delivered from here on."""
+        """Tell the host to stop an operation; nothing more of it is delivered."""
         if self._waiting.pop(call_id, None) is not None:
             with contextlib.suppress(ChannelLost):
                 self._send({"cancel": call_id})
@@ -235,8 +235,8 @@ class ChannelHost:
     def _channel_lost(self) -> ChannelLost:
         if self._closed:
             return ChannelLost(f"{self._name}: the connection was closed")
-        said = self._pipe.ending()[1].strip()
-        tail = f" ({said.splitlines()[-1]})" if said else ""
+        stderr = self._pipe.ending()[1].strip()
+        tail = f" ({stderr.splitlines()[-1]})" if stderr else ""
         return ChannelLost(f"{self._name}: the connection broke: {self._lost or 'no answer'}{tail}")
 
 
@@ -244,7 +244,7 @@ _NOTHING: Json = {}
 
 
 def take(answers: queue.SimpleQueue[Json | None], timeout: float | None) -> Json | None:
-    """The next message, None at the channel's end, _NOTHING after ``timeout`` seconds."""
+    """Return the next message, None at the channel's end, _NOTHING after ``timeout`` seconds."""
     try:
         return answers.get(timeout=timeout)
     except queue.Empty:
@@ -252,12 +252,12 @@ def take(answers: queue.SimpleQueue[Json | None], timeout: float | None) -> Json
 
 
 def disk_is_full(code: str, detail: Json) -> bool:
-    """Whether an error of the agent says that the host's disk takes nothing more."""
+    """Return whether an error of the agent says that the host's disk is full."""
     return code == "no-space" or detail.get("errno") in (errno.ENOSPC, errno.EDQUOT)
 
 
 def result_of(message: Json) -> Json:
-    """The answer in a final message. AgentError when it is an error."""
+    """Return the answer in a final message. Raise AgentError if it is an error."""
     if "error" in message:
         error = message["error"]
         detail = error.get("detail") or {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployer.errors import AgentError
-from deployer.host.protocol import Host, Json
+from deployer.host.protocol import Host
 from deployer.host.streams import Answer, Decoded, Event, Events, decoded, translated
 from deployer.records.answers import (
     Converged,
@@ -20,7 +20,7 @@ from deployer.records.answers import (
     Started,
     Stopped,
 )
-from deployer.records.codec import encode
+from deployer.records.codec import Json, encode
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine, RunLine, StopEvent, WatchEvent, watch_event
 from deployer.records.hardware import Listener

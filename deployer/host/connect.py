@@ -17,8 +17,8 @@ SCHEMA = 1
 def connect(config: HostConfig, *, password_prompt: PasswordPrompt | None = None) -> Host:
     """Connect, start the agent as root and greet it.
 
-    ``password_prompt`` is asked for a sudo password where sudo wants one. Raises HostUnreachable, HostKeyRejected,
-    AuthenticationFailed, or HostError where no agent can run.
+    ``password_prompt`` is called if sudo wants a password. Raise HostUnreachable, HostKeyRejected,
+    AuthenticationFailed, or HostError if no agent can run.
     """
     host: ChannelHost
     if config.transport == "local":
@@ -33,7 +33,7 @@ def connect(config: HostConfig, *, password_prompt: PasswordPrompt | None = None
     if not hello.get("booted", True):
         host.close()
         raise HostError(
-            f"{config.name}: the host does not run systemd (its first process is {hello.get('init') or 'not known'}), "
+            f"{config.name}: the host does not run systemd (its first process is {hello.get('init') or 'unknown'}), "
             "and deployer serves SGLang as a systemd unit",
             remedy="use a host that was booted with systemd; to practise on this machine: `deployer rehearse up`",
         )

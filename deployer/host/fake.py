@@ -19,7 +19,7 @@ from deployer.errors import AgentError, ChannelLost
 from deployer.host.fake_changing import OPERATIONS, STREAMS, Events
 from deployer.host.fake_reading import acquire, finish, view
 from deployer.host.fake_world import Engine, FakeService, FakeWorld
-from deployer.host.protocol import Json
+from deployer.records.codec import Json
 
 T = TypeVar("T")
 

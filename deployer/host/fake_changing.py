@@ -21,7 +21,7 @@ from deployer.host.fake_reading import (
     unit_state,
 )
 from deployer.host.fake_world import manifest_argv, manifest_of, release_of
-from deployer.host.protocol import Json
+from deployer.records.codec import Json
 
 if TYPE_CHECKING:
     from deployer.host.fake import FakeHost

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from deployer.errors import AgentError
 from deployer.host.fake_world import FakeService, FakeWorld, manifest_argv, manifest_of, release_of
-from deployer.host.protocol import Json
+from deployer.records.codec import Json
 
 if TYPE_CHECKING:
     from deployer.host.fake import FakeHost

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from deployer.errors import AgentError
-from deployer.host.protocol import Json
+from deployer.records.codec import Json
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from deployer.host.client import HostClient
 
 
 class Heartbeat:
-    """Keeps a lease alive from a thread of its own, three times within its life.
+    """Renews a lease from a thread of its own, three times within the lease's life.
 
-    ``lost`` is the error that ended it: LeaseLost at once, ChannelLost when the connection broke or nothing was renewed
-    for a whole life. In the second case the connection is ended too, so that whoever waits on it learns.
+    ``lost`` is the error that ended it: LeaseLost at once, ChannelLost if the connection broke or nothing was renewed
+    for a whole life. In the second case the connection is closed too, so that whoever waits on it is woken.
     """
 
     def __init__(self, client: HostClient, ttl: float) -> None:

@@ -15,13 +15,13 @@ from deployer.errors import ConfigError, HostKeyRejected
 
 
 def fingerprint(key: Any) -> str:
-    """The key's fingerprint as ``ssh-keygen -l`` prints it."""
+    """Return the key's fingerprint as ``ssh-keygen -l`` prints it."""
     digest = hashlib.sha256(key.asbytes()).digest()
     return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
 
 
 def known_hosts_files(config: HostConfig, ssh_config: dict[str, Any]) -> list[Path]:
-    """The files that know host keys; the first is the one that new keys are written to."""
+    """Return the files that hold host keys; new keys are written to the first."""
     if config.known_hosts is not None:
         return [Path(config.known_hosts).expanduser()]
     words = str(ssh_config.get("userknownhostsfile") or "~/.ssh/known_hosts").split()
@@ -86,7 +86,7 @@ def pinned_fingerprint(pinned: str) -> str:
 
 
 def changed_key(hostname: str, offered: str, known: str, where: str) -> HostKeyRejected:
-    """The error for a key that is not the one that is known."""
+    """Return the error for a key that is not the known one."""
     return HostKeyRejected(
         f"the host key of {hostname} has changed: it offers {offered}, but {where} says {known}",
         remedy="find out why before anything else: another machine may be answering. If the host was reinstalled, "
@@ -98,17 +98,17 @@ def changed_key(hostname: str, offered: str, known: str, where: str) -> HostKeyR
 def install(
     client: paramiko.SSHClient, config: HostConfig, ssh_config: dict[str, Any], *, jump: bool
 ) -> list[Path]:
-    """Give an unconnected client its known keys and its policy. Returns the files that were read.
+    """Give an unconnected client its known keys and its policy. Return the files that were read.
 
     A jump host is never pinned (the pin is the target's key): it is checked against known_hosts.
     """
     files = known_hosts_files(config, ssh_config)
     if config.host_keys == "pinned" and not jump:
-        assert config.host_key is not None, "the inventory sees to it"
+        assert config.host_key is not None, "the inventory guarantees it"
         client.set_missing_host_key_policy(Pinned(config.host_key))
         return []
     for path in files:
-        if os.path.isfile(path) or os.path.isdir(path):  # a folder is told; /dev/null has none
+        if os.path.isfile(path) or os.path.isdir(path):  # a folder is reported; /dev/null holds nothing
             load(client, path)
     policy = AcceptNew if config.host_keys == "accept-new" else Strict
     client.set_missing_host_key_policy(policy(files))
@@ -116,7 +116,7 @@ def install(
 
 
 def load(client: paramiko.SSHClient, path: Path) -> None:
-    """Let a client know the keys of a file. ConfigError with the line that is none."""
+    """Load the keys of a file. Raise ConfigError with the line that is not a key."""
     try:
         client.load_host_keys(str(path))
     except OSError as error:
@@ -128,20 +128,20 @@ def load(client: paramiko.SSHClient, path: Path) -> None:
         number = bad_line(path)
         at = f", line {number}" if number else ""
         raise ConfigError(
-            f"{path}{at}: this is no host key: {error or type(error).__name__}",
+            f"{path}{at}: not a valid host key: {error or type(error).__name__}",
             remedy="correct or remove the line (`ssh-keygen -R HOST -f FILE` removes those of a host)",
         ) from error
 
 
 def bad_line(path: Path) -> int | None:
-    """The number of the first line that paramiko does not take."""
+    """Return the number of the first line that paramiko rejects."""
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             text = line.decode().strip()
             if text and not text.startswith("#"):
                 paramiko.hostkeys.HostKeyEntry.from_line(text, number)
         except paramiko.SSHException:
-            continue  # it passes such lines over
+            continue  # it skips such lines
         except Exception:
             return number
     return None

@@ -25,7 +25,7 @@ class ProcessPipe:
             stderr=subprocess.PIPE,
             bufsize=0,
             env=None if env is None else {**os.environ, **env},
-            start_new_session=True,  # Ctrl-C in our terminal is ours to handle, not the agent's
+            start_new_session=True,  # Ctrl-C in the terminal is for this process, not for the agent
         )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
@@ -64,7 +64,7 @@ class ProcessPipe:
         self._collector.join(1.0)
 
     def finish(self) -> None:
-        """Release what is left once nobody reads any more."""
+        """Release what is left once nothing is read any more."""
         self._stdout.close()
 
     def ending(self, wait: float = 0.0) -> tuple[int | None, str]:

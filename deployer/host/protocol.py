@@ -1,36 +1,36 @@
-"""The seam between deployer and a host: one small protocol, spoken by SSH, a local child process and a recording fake.
+"""The seam between deployer and a host: one small protocol, spoken over SSH, to a local child process and by a fake.
 
 A `Host` takes named operations with JSON arguments. ``call`` is one question and one answer; ``stream`` is one question
-and a run of events that ends with a result. The operations, their arguments and their answers are listed in
-``docs/architecture.md``.
+and a series of events that ends with a result. ``docs/architecture.md`` lists the operations with their arguments and
+answers; `deployer.host.client` has a typed method for each.
 """
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
-Json = dict[str, Any]
+from deployer.records.codec import Json
 
 
 class Stream(Protocol):
     """Events of one operation, in order."""
 
     def next(self, timeout: float | None = None) -> Json | None:
-        """The next event; None when ``timeout`` seconds passed without one.
+        """Return the next event, None if ``timeout`` seconds pass without one.
 
-        Raises StopIteration when the operation has ended (``result`` then holds its answer), AgentError when it ended
-        with an error, ChannelLost when the connection broke.
+        Raise StopIteration if the operation has ended (``result`` then holds its answer), AgentError if it ended with
+        an error, ChannelLost if the connection broke.
         """
         ...
 
     @property
     def result(self) -> Json:
-        """What the operation answered at its end. RuntimeError before that."""
+        """What the operation answered at its end. Raise RuntimeError before that."""
         ...
 
     def cancel(self) -> None:
-        """Tell the host to stop. Returns at once; events already under way are dropped."""
+        """Tell the host to stop, and return at once; events already under way are dropped."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -51,8 +51,8 @@ class Host(Protocol):
     def call(self, op: str, args: Json | None = None, *, timeout: float = 30.0) -> Json:
         """Run one operation and return its answer.
 
-        Raises AgentError (the host refused or failed), ChannelLost (the connection broke, or nothing came for
-        ``timeout`` seconds).
+        Raise AgentError if the host refused or failed, ChannelLost if the connection broke or nothing came for
+        ``timeout`` seconds.
         """
         ...
 

@@ -31,28 +31,29 @@ from deployer.host.channel import (
     not_ready,
 )
 
-# Its failures come to us as exceptions; what it logs besides (tracebacks of its threads) is not for the terminal.
+# Its failures arrive as exceptions; what it logs besides (tracebacks of its threads) is not for the terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 ATTEMPTS = 3
 START_TIMEOUT = 30.0
 SEND_TIMEOUT = 60.0
-SUDO_PATIENCE = 3.0  # from sudo's complaint about a password until we take it as a refusal
+#: Seconds from sudo's complaint about a password until it is taken as a refusal.
+SUDO_PATIENCE = 3.0
 
-#: Asks for the sudo password of ``user@host``; returns it, or None where nobody can be asked.
+#: Asks for the sudo password of ``user@host``; returns it, or None if there is nobody to ask.
 PasswordPrompt = Callable[[str], str | None]
 
 
-#: What paramiko raises, beside OSError, where a connection breaks. A write to a socket that has just died raises
-#: EOFError, also the one that a read makes to ask for more.
+#: What paramiko raises, beside OSError, if a connection breaks. A write to a socket that has just died raises EOFError,
+#: and so does the write that a read makes to request more.
 BREAKS = (EOFError, paramiko.SSHException)
 LOST = (OSError, *BREAKS)
 
 
 @contextlib.contextmanager
 def broken() -> Iterator[None]:
-    """What paramiko raises where a connection breaks, as the OSError that a pipe's users expect."""
+    """Raise what paramiko raises for a broken connection as the OSError that a pipe's users expect."""
     try:
         yield
     except BREAKS as error:
@@ -68,7 +69,7 @@ class SSHPipe:
             self._channel.settimeout(SEND_TIMEOUT)
             self._channel.exec_command(command)
         except LOST as error:
-            raise HostUnreachable(f"the host refuses a session: {error}") from error
+            raise HostUnreachable(f"the host refuses to open a session: {error}") from error
         self.stderr = Tail()
         self._collector = threading.Thread(target=self._collect, daemon=True)
         self._collector.start()
@@ -97,7 +98,7 @@ class SSHPipe:
                 return received
 
     def end_input(self) -> None:
-        """Close stdin only: what waits for more of it sees its end."""
+        """Close stdin only, so that a reader sees its end."""
         with contextlib.suppress(*LOST):
             self._channel.shutdown_write()
 
@@ -134,7 +135,7 @@ class SSHHost(ChannelHost):
 
 
 def connect_with_retries(config: HostConfig) -> Connection:
-    """An open connection. Only reaching the host is tried again; a refusal by it is final."""
+    """Return an open connection. Only reaching the host is tried again; a refusal by it is final."""
     retrying = Retrying(
         retry=retry_if_exception_type(HostUnreachable),
         stop=stop_after_attempt(ATTEMPTS),
@@ -146,7 +147,7 @@ def connect_with_retries(config: HostConfig) -> Connection:
 
 
 def open_connection(config: HostConfig) -> Connection:
-    """Connect once. HostUnreachable, HostKeyRejected or AuthenticationFailed."""
+    """Connect once. Raise HostUnreachable, HostKeyRejected or AuthenticationFailed if that fails."""
     connection = make_connection(config)
     files: list[Path] = []
     for hop in chain(connection):
@@ -170,7 +171,7 @@ def open_connection(config: HostConfig) -> Connection:
             raise authentication_failed(where, error) from error
         if config.identity_file is not None and "private key file" in str(error):
             raise ConfigError(
-                f"identity_file {config.identity_file} of host {config.name} is no private key: {error}",
+                f"identity_file {config.identity_file} of host {config.name} is not a private key: {error}",
                 remedy="name the private key, not its .pub",
             ) from error
         raise HostUnreachable(
@@ -184,7 +185,7 @@ def open_connection(config: HostConfig) -> Connection:
 
 def authentication_failed(where: str, error: Exception) -> AuthenticationFailed:
     return AuthenticationFailed(
-        f"{where} does not let us in: {error}",
+        f"{where} refuses the login: {error}",
         remedy="check `user` and `identity_file` in the inventory, and that the key is in the agent (`ssh-add -l`)",
     )
 
@@ -201,7 +202,7 @@ def reason(error: BaseException) -> str:
 
 
 def bound_silence(sock: Any, keepalive: int) -> None:
-    """Let the kernel end a connection whose far side has stopped to acknowledge (keepalives ask it to)."""
+    """Let the kernel end a connection whose far side no longer acknowledges the keepalives."""
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is not None and isinstance(sock, socket.socket):
         with contextlib.suppress(OSError):
@@ -209,7 +210,7 @@ def bound_silence(sock: Any, keepalive: int) -> None:
 
 
 def make_connection(config: HostConfig) -> Connection:
-    """Fabric's connection, unopened, with ssh_config, jump hosts and time-outs as configured."""
+    """Return Fabric's connection, unopened, with ssh_config, jump hosts and time-outs as configured."""
     path = config.ssh_config
     if path is not None and not Path(path).is_file():
         raise ConfigError(f"ssh_config {path} of host {config.name} does not exist")
@@ -218,7 +219,7 @@ def make_connection(config: HostConfig) -> Connection:
     except (paramiko.SSHException, OSError, ValueError) as error:
         raise ConfigError(
             f"{path or 'ssh_config'} cannot be used: {error}",
-            remedy="correct it: `ssh -G HOST` reads it, too",
+            remedy="correct it: `ssh -G HOST` shows how OpenSSH reads it",
         ) from error
     timeout = max(1, math.ceil(config.connect_timeout))
     kwargs: dict[str, Any] = {"banner_timeout": timeout, "auth_timeout": timeout, "channel_timeout": timeout}
@@ -239,7 +240,7 @@ def make_connection(config: HostConfig) -> Connection:
 
 
 def check_identity(path: Path, name: str) -> None:
-    """ConfigError where the key file of a host is not there or cannot be read: no key would be offered at all."""
+    """Raise ConfigError if the key file of a host cannot be read: no key would be offered at all."""
     try:
         with path.open("rb"):
             pass
@@ -254,7 +255,7 @@ def check_identity(path: Path, name: str) -> None:
 def jump_chain(
     jump: str, fabric: Config, timeout: int, kwargs: dict[str, Any], seen: tuple[str, ...]
 ) -> Connection | bool:
-    """The last of the jump hosts, each reached through the one before it, as with ``ssh -J a,b``. False for "none"."""
+    """Return the last jump host, each reached through the one before it, as with ``ssh -J a,b``. False for "none"."""
     last: Connection | bool = False
     if jump.strip().lower() == "none":
         return last
@@ -272,7 +273,7 @@ def jump_chain(
 
 
 def chain(connection: Connection) -> list[Connection]:
-    """The jump hosts and the target, in the order in which they are connected."""
+    """Return the jump hosts and the target, in the order in which they are connected."""
     hops = [connection]
     while isinstance(hops[0].gateway, Connection):
         hops.insert(0, hops[0].gateway)
@@ -280,7 +281,7 @@ def chain(connection: Connection) -> list[Connection]:
 
 
 def close_chain(connection: Connection) -> None:
-    """Close a connection that may be half-open. Fabric closes the client only where opening had succeeded."""
+    """Close a connection that may be half-open. (Fabric closes the client only if opening succeeded.)"""
     for hop in reversed(chain(connection)):
         with contextlib.suppress(*LOST):
             hop.client.close()
@@ -305,22 +306,22 @@ def become_root(
     seen = await_ready(pipe, START_TIMEOUT)
     if READY in seen:
         return pipe, begin_agent(Primed(pipe, seen), config.name, python=config.python, timeout=START_TIMEOUT)
-    status, said = pipe.ending(2.0)
+    status, stderr = pipe.ending(2.0)
     pipe.close()
-    if "password is required" not in said:
-        raise refused_by_sudo(config, connection.user, status, said)
+    if "password is required" not in stderr:
+        raise refused_by_sudo(config, connection.user, status, stderr)
     password = password_prompt(f"{connection.user}@{config.name}") if password_prompt else None
     if password is None:
         raise AuthenticationFailed(
-            f"{config.name}: sudo wants a password for {connection.user}, and nobody can be asked",
+            f"{config.name}: sudo wants a password for {connection.user}, and there is no terminal to ask on",
             remedy="run deployer in a terminal, log in as root, or give that account a NOPASSWD rule for sudo",
         )
     pipe = start("env LC_ALL=C sudo -k -S -p '' -- ")
     seen = give_password(pipe, password)
     if READY not in seen:
-        status, said = pipe.ending(10.0)
+        status, stderr = pipe.ending(10.0)
         pipe.close()
-        raise refused_by_sudo(config, connection.user, status, said)
+        raise refused_by_sudo(config, connection.user, status, stderr)
     return pipe, begin_agent(Primed(pipe, seen), config.name, python=config.python, timeout=START_TIMEOUT)
 
 
@@ -346,21 +347,21 @@ def give_password(pipe: SSHPipe, password: str) -> bytes:
         done.set()
 
 
-def refused_by_sudo(config: HostConfig, user: str, status: int | None, said: str) -> HostError:
-    no_program = (
-        "command not found" in said or not said.strip()
-    )  # sudo gives a reason for each refusal of its own
-    if "needs Python" in said or status in (126, 127) or (no_program and status is not None):
-        return not_ready(config.name, config.python, status, said)
-    last = said.strip().splitlines()[-1] if said.strip() else f"exit status {status}"
+def refused_by_sudo(config: HostConfig, user: str, status: int | None, stderr: str) -> HostError:
+    """Return why sudo did not start the agent, by what it printed."""
+    # sudo gives a reason for each refusal of its own.
+    no_program = "command not found" in stderr or not stderr.strip()
+    if "needs Python" in stderr or status in (126, 127) or (no_program and status is not None):
+        return not_ready(config.name, config.python, status, stderr)
+    last = stderr.strip().splitlines()[-1] if stderr.strip() else f"exit status {status}"
     return AuthenticationFailed(
-        f"{config.name}: {user} does not become root with sudo: {last}",
+        f"{config.name}: {user} cannot become root with sudo: {last}",
         remedy="check the password and `sudo -l` of that account on the host, or log in as root",
     )
 
 
 class Primed:
-    """A pipe of which something was read already."""
+    """A pipe of which something has already been read."""
 
     def __init__(self, pipe: Pipe, seen: bytes) -> None:
         self._pipe, self._seen = pipe, seen

@@ -8,8 +8,8 @@ from typing import Generic, Self, TypeVar
 
 from deployer.errors import AgentError, DeployerError, LeaseHeld, LeaseLost, WorldMoved
 from deployer.host.channel import FULL, disk_is_full
-from deployer.host.protocol import Json, Stream
-from deployer.records.codec import BadRecord
+from deployer.host.protocol import Stream
+from deployer.records.codec import BadRecord, Json
 from deployer.records.host import Lease
 
 Event = TypeVar("Event")

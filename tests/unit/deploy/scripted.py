@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from deployer.errors import AgentError
-from deployer.host.protocol import Json
+from deployer.records.codec import Json
 from tests.unit.sglang.log.logs import launch
 
 

@@ -11,7 +11,7 @@ import pytest
 from deployer.deploy.verify import Verification, server_info, verify
 from deployer.errors import AgentError
 from deployer.host.client import HostClient
-from deployer.host.protocol import Json
+from deployer.records.codec import Json
 from deployer.records.endpoint import Endpoint
 from tests.unit.deploy.builders import release
 

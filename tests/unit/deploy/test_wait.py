@@ -12,8 +12,8 @@ from deployer.deploy.launch_failure import TAIL_LINES, log_tail
 from deployer.deploy.wait import WaitResult, WaitUpdate, wait_ready
 from deployer.errors import ChannelLost
 from deployer.host.client import HostClient
-from deployer.host.protocol import Json
 from deployer.records.answers import Started
+from deployer.records.codec import Json
 from deployer.records.endpoint import Endpoint
 from tests.unit.deploy.scripted import ScriptedHost, failed, health, log, no_answer, proc, real_launch, unit
 from tests.unit.sglang.log.logs import failure

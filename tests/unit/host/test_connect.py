@@ -104,7 +104,7 @@ PASSED_OVER = [
 def test_a_line_of_known_hosts_that_is_none_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "known_hosts"
     path.write_bytes(f"# mine\nother {KEY}\n".encode() + line.encode("latin-1") + b"\n")
-    with pytest.raises(ConfigError, match="line 3: this is no host key") as caught:
+    with pytest.raises(ConfigError, match="line 3: not a valid host key") as caught:
         hostkeys.load(paramiko.SSHClient(), path)
     assert str(path) in caught.value.message
     assert caught.value.exit_code == 2
