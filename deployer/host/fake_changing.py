@@ -30,6 +30,9 @@ Events = Generator[Json | None, None, Json]
 Operation = Callable[["FakeHost", Json], Json]
 StreamingOperation = Callable[["FakeHost", Json], Events]
 
+#: When every log of a fake begins: two looks at one line show the same time, however slow the machine is.
+_LOGGED = time.time()
+
 
 def text_of(file: Any) -> str:
     return str(file if isinstance(file, str) else file["text"])
@@ -263,7 +266,7 @@ def line_event(t: float, text: str) -> Json:
 def journal(host: FakeHost, args: Json) -> Events:
     state = host.world.service(args["service"])
     log = host.world.kernel_log if args.get("kernel") else host.world.engine(state.ran).log
-    begun = time.time()
+    begun = _LOGGED
     events = [line_event(begun + number / 1e3, text) for number, text in enumerate(log)]
     newest = args.get("lines")
     for event in events if newest is None else events[-newest:]:

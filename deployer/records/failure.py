@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from deployer.records.codec import Record
+from deployer.records.codec import Record, sparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Failure(Record):
     remedy: str | None = None
     log_tail: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    reference: str | None = None
-    proof: str | None = None
+    reference: str | None = sparse(default=None)
+    proof: str | None = sparse(default=None)
 
     @property
     def in_short(self) -> str:

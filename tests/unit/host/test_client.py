@@ -18,6 +18,8 @@ from deployer.host.hostkeys import pinned_fingerprint
 from deployer.host.streams import translated
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import RunLine
+from deployer.records.host import ServiceState
+from deployer.records.release import Release
 
 
 class ScriptedPipe:
@@ -149,6 +151,21 @@ def test_the_hosts_refusals_in_the_operators_words(code: str, kind: type[Excepti
             error.message
             == "gpu1 is being changed for kimi by ann@desk (apply, pid 3), for another 12 s at least"
         )
+
+
+@pytest.mark.parametrize("lease", [None, {}, {"owner": "ann"}])
+def test_a_lease_that_is_held_by_nobody_known_is_still_held(lease: object) -> None:
+    error = translated(AgentError("lease-held", "why", detail={"lease": lease}), "gpu1")
+    assert type(error) is LeaseHeld
+    assert error.message == "gpu1 is being changed by somebody, for another 0 s at least"
+
+
+def test_a_release_whose_manifest_cannot_be_read_hides_no_other() -> None:
+    corrupt = {"release": "0002-b", "number": 2, "state": "corrupt", "was_live": False}
+    intact = Release("kimi", "0001-a", number=1)
+    state = ServiceState.from_json({"releases": [intact.as_json(), corrupt]})
+    assert state.releases == (intact, Release(release="0002-b", number=2, state="corrupt"))
+    assert state.next_number == 3
 
 
 @given(st.lists(st.text("abc\n", max_size=50)), st.integers(min_value=1, max_value=100))
