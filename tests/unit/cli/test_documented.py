@@ -12,11 +12,11 @@ from deployer.resources import package_root
 from tests.unit.cli.tree import commands
 
 TEXT = (package_root() / "docs/cli.md").read_text()
-#: The table of commands: first word -> its rows.
-ROWS: dict[str, str] = {}
-for word, row in re.findall(r"^\| `(\w+)(.*)$", TEXT, re.MULTILINE):
-    ROWS[word] = ROWS.get(word, "") + row + "\n"
-#: Said once for all commands.
+#: The lists of commands: first word -> its items.
+ITEMS: dict[str, str] = {}
+for word, item in re.findall(r"^\* \*\*`(\w+)(.*?)(?=^\* |^#)", TEXT, re.MULTILINE | re.DOTALL):
+    ITEMS[word] = ITEMS.get(word, "") + item
+#: Documented once for all commands.
 COMMON = {"--inventory", "--service", "--json", "--help"}
 
 
@@ -26,22 +26,24 @@ ALL = dict(commands(cli))
 @pytest.mark.parametrize("name", ALL)
 def test_every_command_and_each_of_its_options_is_documented(name: str) -> None:
     first, *rest = name.split()
-    assert first in ROWS, f"docs/cli.md has no row for {name}"
-    assert all(word in ROWS[first] for word in rest), f"the row of {first} lacks {rest}"
-    # Options of commands in groups are told in the group's own document, and the row refers to it.
-    row = ROWS[first] if not rest else linked(ROWS[first])
+    assert first in ITEMS, f"docs/cli.md does not list {name}"
+    assert all(word in ITEMS[first] for word in rest), f"the item of {first} lacks {rest}"
+    # Options of commands in groups are described in the group's own document, which the item links to.
+    item = ITEMS[first] if not rest else linked(ITEMS[first])
     for parameter in ALL[name].params:
         if isinstance(parameter, click.Option) and not COMMON & set(parameter.opts):
-            assert any(mentions(row, spelling) for spelling in parameter.opts), f"{name} {parameter.opts[-1]}"
+            assert any(mentions(item, spelling) for spelling in parameter.opts), (
+                f"{name} {parameter.opts[-1]}"
+            )
 
 
 def test_every_documented_command_exists() -> None:
-    assert set(ROWS) - {name.split()[0] for name in ALL} == set()
+    assert set(ITEMS) - {name.split()[0] for name in ALL} == set()
 
 
-def linked(row: str) -> str:
-    texts = [row]
-    for file in re.findall(r"\]\((\w[\w-]*\.md)[)#]", row):
+def linked(item: str) -> str:
+    texts = [item]
+    for file in re.findall(r"\]\((\w[\w-]*\.md)[)#]", item):
         texts.append((package_root() / "docs" / file).read_text())
     return "\n".join(texts)
 
