@@ -52,28 +52,27 @@ def check(
     if explain is not None:
         return explain_rules(app, explain)
     from deployer.config.profile import list_profiles
-    from deployer.inspect.check import Check
-    from deployer.report.findings import checked_view
+    from deployer.inspect.check import Checker
+    from deployer.report.check_view import checked_view
     from deployer.sglang.flags.versions import flag_table
 
     flag_table(version, app.flags_folder())  # raises if the version is not valid
     wanted = [app.profile(name) for name in profiles] if profiles else list_profiles(app.profile_folders())
-    checker = Check(app.inventory, version, app.template_folders(), app.flags_folder())
+    checker = Checker(app.inventory, version, app.template_folders(), app.flags_folder())
     asking = bool(host or on_host)
     results = []
     for service in app.services(host):
         view = checker.observe(service, wanted, app.connect) if asking else None
         results += [checker.examine(service, profile, view) for profile in wanted]
-    failed = any(item["errors"] or (strict and item["warnings"]) for item in results)
-    app.show(
-        {"ok": not failed, "checked": results}, checked_view(results, brief=not profiles, on_host=asking)
-    )
+    failed = any(item.errors or (strict and item.warnings) for item in results)
+    document = {"ok": not failed, "checked": [item.as_json() for item in results]}
+    app.show(document, checked_view(results, brief=not profiles, on_host=asking))
     return 2 if failed and (profiles or strict) else 0
 
 
 def explain_rules(app: App, name: str) -> int:
     """Show what one rule knows, or the list of all."""
-    from deployer.report.findings import explanation_view, rule_document, rules_view
+    from deployer.report.check_view import explanation_view, rule_document, rules_view
     from deployer.sglang.rules import RULES, find_rule
 
     if name == _ALL:

@@ -29,11 +29,11 @@ def versions(app: App) -> int:
     Example:
       deployer sglang versions --json
     """
-    from deployer.inspect.learn import table_rows
+    from deployer.inspect.learn import tables
     from deployer.report.flags_view import versions_view
 
-    rows = table_rows(app.flags_folder())
-    app.show({"versions": rows}, versions_view(rows))
+    known = tables(app.flags_folder())
+    app.show({"versions": [table.as_json() for table in known]}, versions_view(known))
     return 0
 
 
@@ -66,5 +66,5 @@ def learn(app: App, host: str | None) -> int:
             tables.append(learn_flags(client, service, folder))
         finally:
             client.close()
-    app.show({"learned": [table.as_dict() for table in tables]}, learned_view(tables))
+    app.show({"learned": [table.as_json() for table in tables]}, learned_view(tables))
     return 0

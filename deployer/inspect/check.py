@@ -1,11 +1,12 @@
-"""`check`: judge profiles against services, with what their hosts say if they are asked."""
+"""`check`: judge profiles against services, with what their hosts report if they are connected."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deployer.config.inventory import Inventory, ServiceConfig
 from deployer.config.profile import Profile
@@ -14,9 +15,8 @@ from deployer.deploy.facts import with_host
 from deployer.deploy.preflight import installation
 from deployer.deploy.session import Connector, Session
 from deployer.errors import ConfigError
-from deployer.records.codec import Json
 from deployer.records.host import HostState
-from deployer.sglang.rules import Facts, Finding, Severity, judge
+from deployer.sglang.rules import Facts, Finding, Need, Severity, judge
 from deployer.sglang.server.answers import Asked
 from deployer.units.bundle import Bundle, build_bundle
 
@@ -33,7 +33,55 @@ class HostView:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckedProfile:
+    """The findings about one profile on one service, the most serious first, and the rules that lacked a fact.
+
+    ``flags_of`` is the SGLang version whose flag table was used, ``answer`` what the host's SGLang said of the
+    command line, ``changing`` who was changing the host meanwhile.
+    """
+
+    service: str
+    profile: str
+    version: str | None
+    flags_of: str
+    findings: tuple[Finding, ...]
+    unasked: Mapping[str, Sequence[Need]]
+    answer: Asked | None = None
+    changing: str | None = None
+
+    def of(self, severity: Severity) -> tuple[Finding, ...]:
+        """Return the findings of one severity."""
+        return tuple(item for item in self.findings if item.severity is severity)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that make it impossible."""
+        return self.of(Severity.ERROR)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that are known to go wrong or to cost much."""
+        return self.of(Severity.WARNING)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its part of the document of ``check --json`` (docs/cli.md)."""
+        return {
+            "service": self.service,
+            "profile": self.profile,
+            "sglang": self.version,
+            "flags_of": self.flags_of,
+            "changing": self.changing,
+            "asked": self.answer.judgement() if self.answer is not None else None,
+            "problem": "; ".join(item.text for item in self.errors) or None,
+            "errors": len(self.errors),
+            "warnings": len(self.warnings),
+            "findings": [item.as_dict() for item in self.findings],
+            "unasked": {rule: [str(need) for need in needs] for rule, needs in self.unasked.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Checker:
     """Judges profiles for the services of one inventory.
 
     ``version`` is the SGLang version to check against (None: the host's, else the newest known), ``learned`` the
@@ -64,7 +112,9 @@ class Check:
             answers = ask_host(session.client, service, state, list(questions.values()))
         return HostView(state, dict(zip(questions, answers, strict=True)))
 
-    def examine(self, service: ServiceConfig, profile: Profile, host: HostView | None = None) -> Json:
+    def examine(
+        self, service: ServiceConfig, profile: Profile, host: HostView | None = None
+    ) -> CheckedProfile:
         """Return the findings about one profile on one service, and the rules that lacked a fact."""
         state = host.state if host is not None else None
         answer = host.answer(profile) if host is not None else None
@@ -83,20 +133,16 @@ class Check:
             )
             for item in (installation(state, service) if state is not None else ())
         ]
-        errors = [*missing, *report.of(Severity.ERROR)]
-        return {
-            "service": service.name,
-            "profile": profile.name,
-            "sglang": version,
-            "flags_of": str(facts.table.version),
-            "changing": change_under_way(state, service),
-            "asked": answer.judgement() if answer is not None else None,
-            "problem": "; ".join(item.text for item in errors) or None,
-            "errors": len(errors),
-            "warnings": len(report.of(Severity.WARNING)),
-            "findings": [item.as_dict() for item in (*missing, *report.findings)],
-            "unasked": {rule: [str(need) for need in needs] for rule, needs in report.unasked.items()},
-        }
+        return CheckedProfile(
+            service=service.name,
+            profile=profile.name,
+            version=version,
+            flags_of=str(facts.table.version),
+            findings=(*missing, *report.findings),
+            unasked=report.unasked,
+            answer=answer,
+            changing=change_under_way(state, service),
+        )
 
     def _render(self, service: ServiceConfig, profile: Profile, version: str | None) -> Bundle:
         """Render the profile without resolving secrets."""
@@ -122,7 +168,5 @@ class Check:
 
 def change_under_way(state: HostState | None, service: ServiceConfig) -> str | None:
     """Return who is changing the host, as what was observed of it may then be temporary. None if nobody is."""
-    lease = state.lease if state is not None else None
-    if lease is None or not lease.valid:
-        return None
-    return f"{service.host} is being changed for {lease.service} by {lease.owner}"
+    lease = state.held_lease if state is not None else None
+    return None if lease is None else f"{service.host} is being changed for {lease.service} by {lease.owner}"

@@ -1,13 +1,12 @@
-"""Where a diagnosis takes its log from: a file, a release that is kept on the host, the service's last run."""
+"""`diagnose`: why a launch failed, from a log file, a release kept on the host, or the service's last run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import islice
 
-from deployer.deploy import service_log as logs
+from deployer.deploy.service_log import entries
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, UsageError
 from deployer.inspect.history import history
@@ -19,9 +18,9 @@ from deployer.sglang.log.endings import UnitEnd
 from deployer.sglang.log.text import Line, plain, read, read_ends
 from deployer.sglang.server.info import redact
 
-#: So much earlier than a run the kernel's messages are looked at: it may kill before systemd notices.
+#: The kernel's messages are read from this much before a run: it may kill before systemd notices.
 _KERNEL_BEFORE = 60.0
-#: Of a run's journal so many lines are read from its beginning, and so many from its end.
+#: How many lines of a run's journal are read from its beginning, and how many from its end.
 FIRST_LINES = 20_000
 NEWEST_LINES = 60_000
 #: Control characters that a log may well hold.
@@ -29,27 +28,27 @@ _TEXT_CONTROLS = frozenset(b"\t\n\r\x0b\x0c\x1b\x08\x07")
 
 
 def of_file(path: str) -> Diagnosis:
-    """The diagnosis of a log file, compressed or not; ``-`` is standard input. UsageError where it cannot be read.
+    """Return the diagnosis of a log file, compressed or not; ``-`` is standard input.
 
-    Of a very long one the beginning and the end are read, and what was left out is told.
+    Of a very long one only the beginning and the end are read, and ``left_out`` says so. Raise UsageError if it cannot
+    be read.
     """
-    found = excerpt_of(path)
-    if not _is_text(found.head[:4096]):
+    excerpt = excerpt_of(path)
+    if not _is_text(excerpt.head[:4096]):
         raise UsageError(
-            f"{path} is not a text file, so it is no log", remedy="name the server's log, or pipe it in"
+            f"{path} is not a text file, so it cannot be a log", remedy="name the server's log, or pipe it in"
         )
-    if found.unread and not found.head:
-        raise UsageError(f"{path} cannot be unpacked: {found.unread}", remedy="copy it again")
-    extra: Origin = {"source": "standard input" if path == "-" else path}
-    if found.gap:
-        extra["left_out"] = found.gap
-    if found.unread:
-        extra["unread"] = found.unread
-    mark, gap, lines = found.head[:2], bool(found.tail), found.lines or 0
-    head = redact(text_of(found.head))
-    tail = redact(text_of(found.tail, mark))
-    del found  # may be large
-    return diagnose(read_ends(head, tail, lines) if gap else read(head), origin=extra)
+    if excerpt.unread and not excerpt.head:
+        raise UsageError(f"{path} cannot be unpacked: {excerpt.unread}", remedy="copy it again")
+    origin: Origin = {"source": "standard input" if path == "-" else path}
+    if excerpt.gap:
+        origin["left_out"] = excerpt.gap
+    if excerpt.unread:
+        origin["unread"] = excerpt.unread
+    mark, gap, lines = excerpt.head[:2], bool(excerpt.tail), excerpt.lines or 0
+    head, tail = redact(text_of(excerpt.head)), redact(text_of(excerpt.tail, mark))
+    del excerpt  # may be large
+    return diagnose(read_ends(head, tail, lines) if gap else read(head), origin=origin)
 
 
 def _is_text(start: bytes) -> bool:
@@ -68,83 +67,88 @@ def _is_text(start: bytes) -> bool:
 
 
 def of_release(session: Session, number: int) -> Diagnosis:
-    """The diagnosis of a release's last start: its journal where the host still has it, else what the release kept."""
+    """Return the diagnosis of a release's last start: from its journal if the host still has it, else its kept log.
+
+    Raise Refused if there is no such release.
+    """
     state = session.state()
-    record = history(session.service.name, state).numbered(number)
-    release, failure = record.release, record.failure
-    extra: Origin = {"source": f"release {release}", "release": release, "state": record.state}
-    lines = _journal(session, record.invocation_id or "", extra)
+    release = history(session.service.name, state).numbered(number)
+    name, failure = release.release, release.failure
+    origin: Origin = {"source": f"release {name}", "release": name, "state": release.state}
+    lines = _journal(session, release.invocation_id or "", origin)
     if not lines:
-        extra["source"] = f"what release {release} kept"
-        kept = session.client.release_file(session.service.name, release, "log.txt")
+        origin["source"] = f"the log kept with release {name}"
+        kept = session.client.release_file(session.service.name, name, "log.txt")
         lines = read(kept or "\n".join(failure.log_tail if failure else ()))
     if failure:
-        extra["recorded"] = {
-            name: getattr(failure, name) for name in ("signature", "phase", "cause", "remedy")
+        origin["recorded"] = {
+            "signature": failure.signature,
+            "phase": failure.phase,
+            "cause": failure.cause,
+            "remedy": failure.remedy,
         }
-    if record.timeline:
-        extra["recorded_timeline"] = encode(record.timeline)
-    if not (failure or record.invocation_id or any(line.text.strip() for line in lines)):
-        extra["never_started"] = True
-    running = session.state().running
-    serves = running is not None and running.release == release
-    return diagnose(lines, running=True if serves else None, origin=extra)
+    if release.timeline:
+        origin["recorded_timeline"] = encode(release.timeline)
+    if not (failure or release.invocation_id or any(line.text.strip() for line in lines)):
+        origin["never_started"] = True
+    return diagnose(lines, running=True if state.running_name == name else None, origin=origin)
 
 
 def of_service(session: Session) -> Diagnosis:
-    """The diagnosis of the service's run under way, or of its last one."""
+    """Return the diagnosis of the service's current run, or of its last one."""
     state = session.state()
     unit = state.unit
-    told: Origin = {}
-    lines = _journal(session, unit.invocation_id, told)
+    journal: Origin = {}
+    lines = _journal(session, unit.invocation_id, journal)
     if not lines:
-        kept = [item.invocation_id for item in state.releases if item.invocation_id]
-        lines = _journal(session, kept[-1], told) if kept else []
+        started = [item.invocation_id for item in state.releases if item.invocation_id]
+        lines = _journal(session, started[-1], journal) if started else []
     first = next((line.stamp for line in lines if line.stamp), None)
-    kernel = list(_kernel(session, first)) if first else []
-    ended = unit.active not in ("active", "activating", "reloading")
-    facts = UnitEnd(result=unit.result, exec_code=unit.exec_code, exec_status=unit.exec_status)
-    extra: Origin = {
+    kernel = _kernel(session, first) if first else []
+    end = UnitEnd(result=unit.result, exec_code=unit.exec_code, exec_status=unit.exec_status)
+    failed = not unit.ok and unit.result not in ("", "success")
+    origin: Origin = {
         "source": f"{session.unit} on {session.host_config.name}",
-        "unit": {"active": unit.active, "sub": unit.sub, "restarts": unit.restarts, **facts},
+        "unit": {"active": unit.active, "sub": unit.sub, "restarts": unit.restarts, **end},
         "kernel_messages": len(kernel),
-        **told,
+        **journal,
     }
-    failed = ended and unit.result not in ("", "success")
     number = (state.running_name or state.live_name or "").split("-")[0]
     if unit.restarts and not failed and number.isdecimal():
-        extra["restarted"] = (
+        origin["restarted"] = (
             f"systemd has started it again (restarts: {unit.restarts}): "
-            f"`deployer diagnose --release {int(number)}` tells why its first run ended"
+            f"`deployer diagnose --release {int(number)}` shows why its first run ended"
         )
-    return diagnose(lines, facts if failed else None, kernel, running=not ended, origin=extra)
+    return diagnose(lines, end if failed else None, kernel, running=unit.ok, origin=origin)
 
 
-def _journal(session: Session, invocation: str, extra: Origin) -> list[Line]:
-    """What a run of the unit logged: all of it, or both ends of a long log, which ``extra`` then tells."""
+def _journal(session: Session, invocation: str, origin: Origin) -> list[Line]:
+    """Return what a run of the unit logged: all of it, or both ends of a long log, which ``origin`` then says."""
     if not invocation:
         return []
-    with closing(logs.entries(session, invocation_id=invocation, follow=False)) as entries:
-        found = list(islice(entries, FIRST_LINES))
-    if len(found) == FIRST_LINES:
-        seen = found[-1].t or 0.0
-        newest = list(logs.entries(session, invocation_id=invocation, follow=False, lines=NEWEST_LINES))
-        later = [entry for entry in newest if (entry.t or 0.0) > seen]
+    with closing(entries(session, invocation_id=invocation)) as log:
+        logged = list(islice(log, FIRST_LINES))
+    if len(logged) == FIRST_LINES:
+        last = logged[-1].t or 0.0
+        newest = list(entries(session, invocation_id=invocation, lines=NEWEST_LINES))
+        later = [entry for entry in newest if (entry.t or 0.0) > last]
         if later and len(later) == len(newest):
-            extra["left_out"] = (
-                f"the middle of a long log: the first {FIRST_LINES:,} lines and the newest {len(newest):,} were "
-                "read; the lines after it are numbered as if it were not there"
+            origin["left_out"] = (
+                f"the middle of a long log: only the first {FIRST_LINES:,} lines and the newest {len(newest):,} were "
+                "read, and the newest are numbered as if they followed the first"
             )
-        found += later
+        logged += later
     return [
         Line(number, plain(entry.text), entry.t or None, entry.source, entry.piece)
-        for number, entry in enumerate(found, 1)
+        for number, entry in enumerate(logged, 1)
     ]
 
 
-def _kernel(session: Session, since: float) -> Iterator[Line]:
-    """The kernel's messages since then, as far as the host's journal shows them."""
+def _kernel(session: Session, since: float) -> list[Line]:
+    """Return the kernel's messages since then, as far as the host's journal shows them."""
     before = max(0.0, min(since, time.time()) - _KERNEL_BEFORE)
+    lines = []
     with suppress(AgentError):
-        for entry in logs.entries(session, since=before, kernel=True):
-            yield Line(0, entry.text, entry.t or 0.0, "kernel")
+        for entry in entries(session, since=before, kernel=True):
+            lines.append(Line(0, entry.text, entry.t or 0.0, "kernel"))
+    return lines

@@ -1,11 +1,13 @@
-"""Reading the flag table of a host's own SGLang, and keeping it for the site."""
+"""`sglang learn`: read the flag table of a host's own SGLang and keep it; `sglang versions`: list the known tables."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deployer.config.files import write_whole
 from deployer.config.inventory import ServiceConfig
@@ -21,22 +23,25 @@ from deployer.sglang.flags.versions import (
     learned_flags,
     parse_version,
 )
-from deployer.sglang.server.answers import Difference, Json, difference
+from deployer.sglang.server.answers import Difference, difference
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A table that was read: where from, where it is now, and how it differs from what was known before."""
+    """A table that was read from ``python`` on ``host`` and written to ``path``.
+
+    ``compared`` is the version of the shipped table it is compared with: its own, or the nearest one before.
+    """
 
     host: str
     python: str
     table: FlagTable
     path: Path
-    #: The version of the shipped table it is compared with: its own, or the nearest one before.
     compared: str
     difference: Difference
 
-    def as_dict(self) -> Json:
+    def as_json(self) -> dict[str, Any]:
+        """Return its part of the document of ``sglang learn --json`` (docs/cli.md)."""
         return {
             "host": self.host,
             "python": self.python,
@@ -49,9 +54,9 @@ class Learned:
 
 
 def learn(client: HostClient, service: ServiceConfig, folder: Path) -> Learned:
-    """Read the flags of the SGLang that ``service`` runs with, and keep them as ``folder``/args-<version>.json.
+    """Read the flags of the SGLang that ``service`` runs with, and write them to ``folder``/args-<version>.json.
 
-    HostError where the host's SGLang does not answer with a table; ConfigError where it cannot be kept.
+    Raise HostError if the host's SGLang does not answer with a table, ConfigError if the file cannot be written.
     """
     try:
         answer = run_program(
@@ -83,8 +88,8 @@ def learn(client: HostClient, service: ServiceConfig, folder: Path) -> Learned:
         learned_flags(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HostError(
-            f"{client.name}: what {service.engine.python} says of its flags is no table: {error}",
-            remedy="nothing was kept; the tables that ship stay in force",
+            f"{client.name}: {service.engine.python} did not answer with a flag table: {error}",
+            remedy="nothing was written; the shipped tables stay in force",
         ) from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +97,7 @@ def learn(client: HostClient, service: ServiceConfig, folder: Path) -> Learned:
     except OSError as error:
         raise ConfigError(
             f"the flag table {path} cannot be written: {error.strerror}",
-            remedy="name another folder with the setting `flags`",
+            remedy="choose another folder with the setting `flags`",
         ) from error
     table = flag_table(version, folder)
     before = flag_table(version)
@@ -101,8 +106,8 @@ def learn(client: HostClient, service: ServiceConfig, folder: Path) -> Learned:
     )
 
 
-def _lines(document: Json) -> str:
-    """JSON with a line for each flag, so that two tables can be compared by eye."""
+def _lines(document: Mapping[str, Any]) -> str:
+    """Return it as JSON with a line for each flag, so that two tables can be compared by eye."""
     head = json.dumps(
         {name: value for name, value in document.items() if name != "flags"}, ensure_ascii=False
     )
@@ -111,7 +116,7 @@ def _lines(document: Json) -> str:
 
 
 def _environment(service: ServiceConfig) -> dict[str, str]:
-    """What the service would have, without its secrets and without a GPU: a parser needs none."""
+    """Return the service's environment without its secrets and without a GPU: a parser needs neither."""
     own = {name: value for name, value in service.environment.items() if not isinstance(value, Secret)}
     if service.engine.ld_library_path:
         own["LD_LIBRARY_PATH"] = ":".join(service.engine.ld_library_path)
@@ -120,18 +125,32 @@ def _environment(service: ServiceConfig) -> dict[str, str]:
     return {**own, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
 
 
-def table_rows(folder: Path | None) -> list[Json]:
-    """All known tables, oldest version first: version, number of flags, where it is from."""
+@dataclass(frozen=True)
+class KnownTable:
+    """A version whose flags are known. ``path`` is the learned table's file, None for a shipped one."""
+
+    version: str
+    flags: int
+    path: Path | None
+    choices: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its part of the document of ``sglang versions --json`` (docs/cli.md)."""
+        return {
+            "version": self.version,
+            "flags": self.flags,
+            "learned": self.path is not None,
+            "path": str(self.path) if self.path else None,
+            "choices": self.choices,
+        }
+
+
+def tables(folder: Path | None) -> list[KnownTable]:
+    """Return all known tables, oldest version first."""
     rows = []
     for known in known_tables(folder):
         table = flag_table(known.version.text, folder)
-        rows.append(
-            {
-                "version": str(known.version),
-                "flags": len(table.flags),
-                "learned": known.learned,
-                "path": str(known.path) if known.learned else None,
-                "choices": "complete" if table.complete else "perhaps incomplete",
-            }
-        )
+        choices = "complete" if table.complete else "perhaps incomplete"
+        path = known.path if known.learned else None
+        rows.append(KnownTable(str(known.version), len(table.flags), path, choices))
     return rows

@@ -13,23 +13,23 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 
 from deployer.errors import UsageError
 from deployer.sglang.log.encoding import Damaged, compressed, is_wide, unpacked
 
-#: Bytes that are read whole, and those that are kept of a longer log.
+#: A log of so many bytes is read whole; of a longer one so many are kept from either end.
 WHOLE = 96 << 20
 HEAD = 24 << 20
 TAIL = WHOLE - HEAD
-#: And so many lines of either end: millions of short ones take as long as many bytes.
+#: At most so many lines of either end: millions of short ones take as long as many bytes.
 HEAD_LINES = 200_000
 TAIL_LINES = 600_000
-#: Of a file longer than this the middle is not even counted through.
+#: In a file longer than this the lines in the middle are not even counted.
 COUNTED = 4 << 30
-#: So many bytes are read of a stream, or unpacked from an archive: either may be endless.
+#: At most so many bytes are read from a stream, or unpacked from an archive: either may be endless.
 ENDLESS = 8 << 30
 #: Seconds that unpacking may take.
 UNPACKING = 20.0
@@ -42,7 +42,7 @@ class Excerpt:
     """What was kept of a log, in bytes: all of it in ``head``, or both its ends.
 
     ``left_out`` bytes with ``lines`` line ends are between them (None: not counted). ``unread`` says why the end is
-    not the log's own, where it is not.
+    not the log's own end; empty if it is.
     """
 
     head: bytes
@@ -53,22 +53,20 @@ class Excerpt:
 
     @property
     def gap(self) -> str:
-        """What was left out, in words; empty where nothing was."""
+        """What was left out, in words; empty if nothing was."""
         if not self.left_out:
             return ""
         size = len(self.head) + self.left_out + len(self.tail)
-        numbers = (
-            "" if self.lines is not None else "; the lines after it are numbered as if it were not there"
-        )
+        numbers = "" if self.lines is not None else "; lines after them are numbered as if they did not exist"
         first, last = f"{len(self.head) / 2**20:.0f}", f"{len(self.tail) / 2**20:.0f}"
         return (
             f"bytes {len(self.head):,} to {len(self.head) + self.left_out:,} of {size:,} were left out: "
-            f"the first {first} MiB and the last {last} MiB were read{numbers}"
+            f"only the first {first} MiB and the last {last} MiB were read{numbers}"
         )
 
 
 def excerpt_of(path: str) -> Excerpt:
-    """The log in a file, compressed or not; ``-`` is standard input. UsageError where it cannot be read."""
+    """Return the log in a file, compressed or not; ``-`` is standard input. Raise UsageError if it cannot be read."""
     try:
         if path == "-":
             return fewer_lines(_of_stream(sys.stdin.buffer))
@@ -97,34 +95,31 @@ def _of_file(file: IO[bytes]) -> Excerpt:
 
 def _of_stream(file: IO[bytes]) -> Excerpt:
     first = file.read(_CHUNK)
-    chunks = _followed(first, iter(lambda: file.read(_CHUNK), b""))
+    chunks = chain([first], iter(lambda: file.read(_CHUNK), b""))
     if not compressed(first):
-        return ends_of(_until(chunks, "which were read"))
-    return ends_of(_until(unpacked(chunks), "which were unpacked", time.monotonic() + UNPACKING))
-
-
-def _followed(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
+        return ends_of(_limited(chunks, "read"))
+    return ends_of(_limited(unpacked(chunks), "unpacked", time.monotonic() + UNPACKING))
 
 
 class _Unread(Exception):
     """Why the rest of a log is not read."""
 
 
-def _until(chunks: Iterable[bytes], done: str, over: float | None = None) -> Iterator[bytes]:
+def _limited(chunks: Iterable[bytes], done: str, deadline: float | None = None) -> Iterator[bytes]:
     left = ENDLESS
     for chunk in chunks:
         yield chunk
         left -= len(chunk)
         if left <= 0:
-            raise _Unread(f"it goes on beyond {ENDLESS >> 30} GiB, {done}")
-        if over is not None and time.monotonic() > over:
-            raise _Unread(f"it goes on beyond {(ENDLESS - left) >> 20} MiB, {done} in {UNPACKING:g} s")
+            raise _Unread(f"it goes on after the {ENDLESS >> 30} GiB that were {done}")
+        if deadline is not None and time.monotonic() > deadline:
+            raise _Unread(
+                f"it goes on after the {(ENDLESS - left) >> 20} MiB that were {done} in {UNPACKING:g} s"
+            )
 
 
 def ends_of(chunks: Iterable[bytes], *, head: int = HEAD, tail: int = TAIL) -> Excerpt:
-    """The first ``head`` and the last ``tail`` bytes (a chunk more at most) of what comes, at ends of lines."""
+    """Return the first ``head`` and the last ``tail`` bytes (or a chunk more), cut at ends of lines."""
     first, last = bytearray(), deque[bytes]()
     held = left_out = lines = 0
     unread = ""
@@ -149,7 +144,7 @@ def ends_of(chunks: Iterable[bytes], *, head: int = HEAD, tail: int = TAIL) -> E
 
 
 def _trimmed(head: bytes, tail: bytes, left_out: int, lines: int | None, unread: str) -> Excerpt:
-    """Both ends without the lines that were cut."""
+    """Return both ends without the lines that were cut."""
     if is_wide(head):  # two bytes a character: a cut line does less harm than half a character
         odd = (len(head) + left_out) % 2
         return Excerpt(head, tail[odd:], left_out + odd, lines, unread)
@@ -163,24 +158,24 @@ def _trimmed(head: bytes, tail: bytes, left_out: int, lines: int | None, unread:
     )
 
 
-def fewer_lines(found: Excerpt, *, head: int = HEAD_LINES, tail: int = TAIL_LINES) -> Excerpt:
-    """The same with so many lines of either end at most (parts of progress bars are lines, too)."""
-    whole = not found.left_out
-    first = found.head
-    last = first if whole else found.tail
+def fewer_lines(excerpt: Excerpt, *, head: int = HEAD_LINES, tail: int = TAIL_LINES) -> Excerpt:
+    """Return it with at most so many lines of either end (parts of progress bars count as lines)."""
+    whole = not excerpt.left_out
+    first = excerpt.head
+    last = first if whole else excerpt.tail
     if whole and _ends(first) <= head + tail:
-        return found
+        return excerpt
     align = 2 if is_wide(first) else 1
     kept, begins = _after(first, head, align), _before(last, tail, align)
     between = first[kept:begins] if whole else first[kept:] + last[:begins]
     if not between:
-        return found
+        return excerpt
     return replace(
-        found,
+        excerpt,
         head=first[:kept],
         tail=last[begins:],
-        left_out=found.left_out + len(between),
-        lines=None if found.lines is None else found.lines + between.count(b"\n"),
+        left_out=excerpt.left_out + len(between),
+        lines=None if excerpt.lines is None else excerpt.lines + between.count(b"\n"),
     )
 
 

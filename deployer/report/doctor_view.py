@@ -9,7 +9,7 @@ from rich.text import Text
 
 from deployer.inspect.doctor.checkup import Checkup
 from deployer.inspect.doctor.symptom import Present, Symptom
-from deployer.report.findings import STYLES
+from deployer.report.check_view import STYLES
 
 _INDENT = " " * 9
 

@@ -8,21 +8,24 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from deployer.inspect.learn import Learned
-from deployer.records.codec import Json
+from deployer.inspect.learn import KnownTable, Learned
 
 
-def versions_view(rows: Sequence[Json]) -> RenderableType:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name, justify in (("version", "left"), ("flags", "right"), ("choices", "left"), ("from", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for row in rows:
-        source = escape(f"learned: {row['path']}") if row["learned"] else "shipped"
-        table.add_row(row["version"], str(row["flags"]), row["choices"], source)
-    return table
+def versions_view(tables: Sequence[KnownTable]) -> RenderableType:
+    """The known tables, a line each."""
+    view = Table(box=None, padding=(0, 2), header_style="dim")
+    view.add_column("version")
+    view.add_column("flags", justify="right")
+    view.add_column("choices")
+    view.add_column("from")
+    for table in tables:
+        source = escape(f"learned: {table.path}") if table.path else "shipped"
+        view.add_row(table.version, str(table.flags), table.choices, source)
+    return view
 
 
 def learned_view(tables: Sequence[Learned]) -> RenderableType:
+    """What was read from hosts, and how it differs from the shipped tables."""
     lines = []
     for item in tables:
         lines.append(
@@ -38,11 +41,11 @@ def learned_view(tables: Sequence[Learned]) -> RenderableType:
         ):
             if names:
                 lines.append(
-                    f"  {label}, compared with the shipped {item.compared}: {escape(shortened(names))}"
+                    f"  {label}, compared with the shipped {item.compared}: {escape(_shortened(names))}"
                 )
     return Group(*lines)
 
 
-def shortened(names: Sequence[str]) -> str:
+def _shortened(names: Sequence[str]) -> str:
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return ", ".join(names[:12]) + more

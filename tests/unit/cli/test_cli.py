@@ -20,13 +20,14 @@ from deployer.cli.main import COMMANDS, cli, run
 from deployer.config.files import template_folders
 from deployer.config.inventory import ServiceConfig, load_inventory
 from deployer.config.profile import load_profile, profile_folders
-from deployer.inspect.check import Check, HostView, change_under_way
+from deployer.inspect.check import CheckedProfile, Checker, HostView, change_under_way
 from deployer.records.failure import Failure
 from deployer.records.hardware import EngineFacts, ModelFacts
 from deployer.records.outcome import Outcome, Plan
-from deployer.report.findings import checked_view
+from deployer.report.check_view import checked_view
 from deployer.resources import shipped
 from deployer.sglang.log.diagnosis import diagnose
+from deployer.sglang.rules import Need
 from deployer.sglang.server.answers import Asked
 from tests.unit.cli.tree import commands
 from tests.unit.deploy.builders import host_state, service_state
@@ -183,31 +184,21 @@ def test_check_tells_findings_and_what_it_did_not_ask(capsys: pytest.CaptureFixt
     words = capsys.readouterr().out
     assert "graphs-off" in words
     assert "depth-zero" in words
-    assert "rules were not asked, for want of " in words
-    assert "--on-host asks the host for them" in words
+    assert "rules not applied for lack of " in words
+    assert "--on-host reads them from the host" in words
 
 
-def test_check_does_not_send_you_to_a_host_that_could_not_tell() -> None:
-    checked: dict[str, Any] = {
-        "service": "s",
-        "profile": "p",
-        "sglang": "0.5.23",
-        "flags_of": "0.5.23",
-        "asked": None,
-        "errors": 0,
-        "findings": [],
-        "unasked": {"package-pins": ["the packages of the engine's environment"]},
-    }
+def test_check_does_not_send_you_to_a_host_that_does_not_report_a_fact() -> None:
+    unasked = {"package-pins": [Need.PACKAGES]}
+    checked = CheckedProfile("s", "p", "0.5.23", "0.5.23", findings=(), unasked=unasked)
     out = io.StringIO()
     Console(file=out, width=200).print(checked_view([checked], brief=False, on_host=True))
     assert "being changed" not in out.getvalue()
-    changing = {**checked, "changing": "box is being changed for mini by ann@desk"}
+    changing = replace(checked, changing="box is being changed for mini by ann@desk")
     Console(file=out, width=200).print(checked_view([changing], brief=False, on_host=True))
-    assert "box is being changed for mini by ann@desk: ask again when that is over" in out.getvalue()
-    assert (
-        "1 rule was not asked, for want of the packages of the engine's environment; the host could not tell"
-        in (out.getvalue())
-    )
+    assert "box is being changed for mini by ann@desk: check again when that is over" in out.getvalue()
+    lack = "1 rule not applied for lack of the packages of the engine's environment"
+    assert f"{lack}; the host does not report them" in out.getvalue()
 
 
 def test_check_without_names_counts_advice_and_says_common_things_once(
@@ -273,7 +264,7 @@ def test_check_of_one_service_and_of_one_host(
         asked.append(service.name)
         return HostView(answers={"tp1": said})
 
-    monkeypatch.setattr("deployer.inspect.check.Check.observe", observe)
+    monkeypatch.setattr("deployer.inspect.check.Checker.observe", observe)
     assert run(["-i", str(inventory), "check", "tp1", "--host", "b", "--json"]) == 0
     assert [item["service"] for item in json.loads(capsys.readouterr().out)["checked"]] == ["t"]
     assert asked == ["t"]
@@ -306,7 +297,7 @@ def test_a_bug_leaves_a_report_and_exit_code_1(
     def broken(*args: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("deployer.inspect.check.Check.examine", broken)
+    monkeypatch.setattr("deployer.inspect.check.Checker.examine", broken)
     assert run(["-i", EXAMPLE, "check", "tp8"]) == 1
     shown = capsys.readouterr().err
     report = next(tmp_path.glob("deployer-bug-*.txt"))
@@ -411,11 +402,9 @@ def test_check_says_who_changes_the_host_meanwhile() -> None:
 def test_check_on_the_host_misses_what_the_service_names(changes: dict[str, Any], rule: str | None) -> None:
     """A model that is not there is no profile without errors, as `apply` would refuse it."""
     inventory = load_inventory(Path(EXAMPLE))
-    check = Check(inventory, None, template_folders(None), None)
+    checker = Checker(inventory, None, template_folders(None), None)
     observed = replace(host_state(service_state()), **changes)
     profile = load_profile("tp8", profile_folders())
-    found = check.examine(inventory.service(), profile, HostView(observed))
-    assert [item["rule"] for item in found["findings"] if item["severity"] == "error"] == (
-        [rule] if rule else []
-    )
-    assert found["errors"] == (1 if rule else 0)
+    found = checker.examine(inventory.service(), profile, HostView(observed))
+    assert [item.rule for item in found.errors] == ([rule] if rule else [])
+    assert found.as_json()["errors"] == (1 if rule else 0)

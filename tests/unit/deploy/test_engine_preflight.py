@@ -13,7 +13,7 @@ from deployer.deploy.engine_preflight import KEPT, Question, ask_host, cache_fol
 from deployer.errors import AgentError, ChannelLost, ConfigError, HostError
 from deployer.host.client import HostClient
 from deployer.host.fake import FakeHost, FakeWorld
-from deployer.inspect.learn import learn, table_rows
+from deployer.inspect.learn import learn, tables
 from deployer.records.hardware import EngineFacts
 from deployer.records.host import HostState
 from deployer.sglang.flags.versions import flag_table
@@ -251,7 +251,7 @@ def test_learn(box: Box, tmp_path: Path) -> None:
     assert "--port" in found.difference.removed
     assert [path.name for path in folder.iterdir()] == ["args-0.5.14.json"]
     assert flag_table("0.5.14", folder).note is None
-    assert [row["version"] for row in table_rows(folder) if row["learned"]] == ["0.5.14"]
+    assert [table.version for table in tables(folder) if table.path] == ["0.5.14"]
     [(_, args)] = [call for call in box.world.calls if call[0] == "run"]
     assert args["env"] == {"A": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
 

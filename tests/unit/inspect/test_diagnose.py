@@ -231,7 +231,7 @@ def test_a_huge_file_is_not_read_through(tmp_path: Path, monkeypatch: pytest.Mon
     found = of_file(str(path))
     assert found.cause is not None
     assert found.cause.signature == "cuda_oom_load"
-    assert "numbered as if it were not there" in str(found.origin["left_out"])
+    assert "numbered as if they did not exist" in str(found.origin["left_out"])
 
 
 @pytest.mark.usefixtures("small")
@@ -257,7 +257,7 @@ def test_a_stream_without_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
     found = of_file("-")
-    assert "it goes on beyond" in str(found.origin["unread"])
+    assert "it goes on after" in str(found.origin["unread"])
 
 
 def test_an_archive_that_ends_too_early_is_told(tmp_path: Path) -> None:

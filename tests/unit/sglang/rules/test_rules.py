@@ -11,7 +11,7 @@ import pytest
 
 from deployer.bench.load import spec, stats
 from deployer.errors import ConfigError, UsageError
-from deployer.report.findings import rule_document
+from deployer.report.check_view import rule_document
 from deployer.sglang.rules import (
     RULES,
     Need,
