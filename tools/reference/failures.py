@@ -3,60 +3,60 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from deployer.sglang.log.launch import PHASES
 from deployer.sglang.log.signatures import Signature, signatures
+from tools.reference.markdown import paragraph
 
 _HEAD = """# Known failures of a launch
 
-Made from `deployer/sglang/data/failures.json` (`python -m tools.reference.failures`); a test keeps the two equal.
-How one is found is said in [waiting.md](waiting.md#the-cause); `deployer diagnose` says which it is.
+Generated from `deployer/sglang/data/failures.json` (`python -m tools.reference.failures`); a test
+keeps the two equal. [waiting.md](waiting.md#the-cause) explains how a cause is found; `deployer
+diagnose` reports it.
 
-The phase is the one in which it usually happens; what a diagnosis names is where it did happen.
+The phase is the one in which it usually happens; a diagnosis names the one in which it did happen.
 """
 _PARTS = (
     (("line", "exception"), "Causes", "A line that is proof by itself, or what a traceback raised."),
-    (("kernel",), "From the kernel and systemd", "The kernel's messages, and systemd's."),
+    (("kernel",), "From the kernel and systemd", "Messages of the kernel, and of systemd."),
     (
         ("secondary",),
         "Consequences",
-        "Named only where no cause is in the log: something else came first and did not say so.",
+        "Reported only if the log holds no cause: something else happened first and was not logged.",
     ),
-    (("stall",), "Silence", "Nothing moves any more; the phase and the log tell where it hangs."),
+    (("stall",), "Silence", "Nothing moves any more; the phase and the log show where it hangs."),
     (
         ("warning",),
         "Warnings",
-        "Good launches print these too. They are never a cause; `diagnose` lists them as notes.",
+        "Good launches print these, too. They are never a cause; `diagnose` lists them as notes.",
     ),
-    (("quiet",), "Without a trace", "Known, and nothing in the log shows it: only the answers do."),
+    (("quiet",), "Without a trace", "Known, but the log shows nothing of them: only the answers do."),
 )
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD]
     for where, title, words in _PARTS:
-        known = [one for one in signatures() if one.where in where]
-        parts.append(f"\n## {title}\n\n{words}\n\n{_table(known)}")
+        parts.append(f"\n## {title}\n\n{words}\n")
+        parts += _entries([one for one in signatures() if one.where in where])
     return "".join(parts)
 
 
-def _table(known: Sequence[Signature]) -> str:
-    """One row a signature, in the order of the phases; several forms of one are one row."""
+def _entries(known: list[Signature]) -> Iterator[str]:
+    """Yield a section for each signature, in the order of the phases; several forms of one are one section."""
     order = {name: index for index, name in enumerate(PHASES)}
     first = {one.id: one for one in reversed(known)}
-    rows = sorted(first.values(), key=lambda one: (order.get(one.phase or "", len(order)), one.id))
-    lines = ["| signature | phase | cause | remedy | more |", "|---|---|---|---|---|"]
-    for one in rows:
-        more = ", ".join(_link(ref) for ref in one.refs)
-        cells = [f"`{one.id}`", one.phase or "any", one.cause, one.remedy, more]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
+    for one in sorted(first.values(), key=lambda one: (order.get(one.phase or "", len(order)), one.id)):
+        paragraphs = [f"Phase: {one.phase or 'any'}. Cause: {one.cause}.", f"Remedy: {one.remedy}."]
+        if one.refs:
+            paragraphs.append(f"More: {', '.join(_link(ref) for ref in one.refs)}.")
+        yield f"\n### `{one.id}`\n\n" + "\n\n".join(map(paragraph, paragraphs)) + "\n"
 
 
 def _link(ref: str) -> str:
-    """A reference, short: ``sglang#4205``."""
+    """Return a reference in short: ``sglang#4205``."""
     if not ref.startswith("https://github.com/"):
         return ref
     _, name, _, number = ref.removeprefix("https://github.com/").split("/", 3)
