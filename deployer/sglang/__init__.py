@@ -1,5 +1,5 @@
-"""Everything known about SGLang, pure: text and data in, records out.
+"""What is known of SGLang: its flags by version, its running server, its log, and the rules about what goes wrong.
 
-`flags` are its arguments by version, `server` is what a running one says of itself, `log` reads its log, `rules` know
-what goes wrong. Start with `rules`.
+``flags`` renders a profile as a command line, ``server`` reads what a running server reports, ``log`` reads its log,
+and ``rules`` judges a profile. ``data`` holds the flag tables and the known failures.
 """

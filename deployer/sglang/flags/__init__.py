@@ -1,1 +1,1 @@
-"""SGLang's arguments by version: the tables, and the way from a profile's concepts to a command line (`arguments`)."""
+"""SGLang's command line: the flags of each version, and a profile rendered with them. Start at `arguments.render`."""

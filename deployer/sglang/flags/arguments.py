@@ -157,13 +157,10 @@ class _Rendering:
         return {}
 
     def lacking(self, concept: Concept) -> str:
+        """Return the sentence about a concept that this version does not have in any spelling."""
         options = [spelling[0] for spelling in concept.spellings]
         versions = sorted({version for option in options for version in history(option, self.learned)})
-        later = [version for version in versions if version > self.table.version]
-        text = f"{self.table.title} has no {concept.spellings[0][0]}"
-        if later:
-            return f"{text}; SGLang {later[0]} is the first known version that has it"
-        return text + (f"; SGLang {versions[-1]} is the last known version that has it" if versions else "")
+        return extra.lacking(options[0], versions, self.table)
 
     def refuse(self, path: str, text: str) -> None:
         if " " in path:

@@ -1,4 +1,4 @@
-"""Which of the GPUs that a server sees its ranks take. Pure."""
+"""Which of the GPUs that a server sees its ranks use. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 _Gpu = TypeVar("_Gpu")
-
-
-#: No host has as many GPUs.
+#: More GPUs than any host has.
 MOST = 4096
 
 
 def rank_places(*, tp: int, pp: int, replicas: int = 1, base: int = 0, step: int = 1) -> list[int]:
-    """The place of each rank's GPU in the list of those that the server sees, by replica, stage and tensor rank.
+    """Return the position of each rank's GPU among those the server sees, by replica, stage and tensor parallel rank.
 
-    Empty for more ranks than any host has GPUs.
-
-    ``base`` and ``step`` are --base-gpu-id and --gpu-id-step: the step is between tensor parallel ranks and between
-    replicas; pipeline stages follow each other tp GPUs apart.
+    Empty for more ranks than any host has GPUs. ``base`` and ``step`` are --base-gpu-id and --gpu-id-step: the step is
+    between tensor parallel ranks and between replicas; pipeline stages follow each other tp GPUs apart.
     """
     if tp * pp * replicas > MOST:
         return []
@@ -31,12 +27,11 @@ def rank_places(*, tp: int, pp: int, replicas: int = 1, base: int = 0, step: int
 
 
 def last_place(*, tp: int, pp: int, replicas: int = 1, base: int = 0, step: int = 1) -> int:
-    """The place of the last rank's GPU."""
+    """Return the position of the last rank's GPU."""
     return base + (pp - 1) * tp + ((replicas - 1) * tp * pp + tp - 1) * step
 
 
 def taken(visible: Sequence[_Gpu], places: Sequence[int]) -> tuple[_Gpu, ...]:
-    """The GPUs at these places, without those that are not there; all, where none of them is."""
+    """Return the GPUs at these positions, as far as they exist; all GPUs if none of them does."""
     wanted = set(places)
-    found = tuple(gpu for place, gpu in enumerate(visible) if place in wanted)
-    return found or tuple(visible)
+    return tuple(gpu for place, gpu in enumerate(visible) if place in wanted) or tuple(visible)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from deployer.config.wording import nearest, printable, shown, unknown
-from deployer.sglang.flags.versions import Flag, FlagTable, history
+from deployer.sglang.flags.versions import Flag, FlagTable, Version, history
 
-#: Takes a sentence for the operator.
+#: Takes a remark for the operator.
 Remark = Callable[[str], None]
 
 _NAME = re.compile(r"-{0,2}([A-Za-z0-9][A-Za-z0-9_-]*)")
@@ -28,13 +28,13 @@ _JSON_TYPES = frozenset({"loads", "json_list_type", "parse_cuda_graph_config_arg
 
 
 def option_name(key: str) -> str | None:
-    """The option string a key of [extra_args] means: ``mem_frac`` -> ``--mem-frac``; None when it is no name."""
+    """Return the option for a key of [extra_args] (``mem_frac``: ``--mem-frac``); None if the key is not valid."""
     match = _NAME.fullmatch(key)
     return "--" + match[1].replace("_", "-") if match else None
 
 
 def secret_looking(option: str, value: Any) -> bool:
-    """Whether an option, by its name or its value, seems to carry a secret."""
+    """Return whether an option seems to carry a secret, by its name or its value."""
     if _SECRET_NAME.search(option.removeprefix("--")):
         return True
     if isinstance(value, Mapping):
@@ -46,33 +46,37 @@ def secret_looking(option: str, value: Any) -> bool:
     return isinstance(value, str) and _SECRET_VALUE.search(value) is not None
 
 
-def missing(option: str, table: FlagTable, owned: Mapping[str, str], learned: Path | None = None) -> str:
-    """The sentence about an option that a version does not have."""
-    versions = history(option, learned)
+def lacking(option: str, versions: Sequence[Version], table: FlagTable) -> str:
+    """Return the sentence about a version without ``option``, which the ``versions`` have."""
     text = f"{table.title} has no {option}"
-    if versions and versions[0] > table.version:
-        return f"{text}; SGLang {versions[0]} is the first known version that has it"
-    near = nearest(option, table.by_name)
+    if later := [version for version in versions if version > table.version]:
+        return f"{text}; SGLang {later[0]} is the first known version that has it"
+    return text + (f"; SGLang {versions[-1]} is the last known version that has it" if versions else "")
+
+
+def missing(option: str, table: FlagTable, owned: Mapping[str, str], learned: Path | None = None) -> str:
+    """Return the sentence about an option that a version does not have."""
+    versions, near = history(option, learned), nearest(option, table.by_name)
+    text = lacking(option, versions, table)
     if versions:
-        return f"{text}; SGLang {versions[-1]} is the last known version that has it" + (
-            f" (now perhaps {near})" if near and alike(option, near) else ""
-        )
+        gone = versions[0] <= table.version
+        return text + (f" (now perhaps {near})" if gone and near and alike(option, near) else "")
     if full := sorted(name for name in table.by_name if name.startswith(option)):
         return _abbreviation(option, full, owned)
     return text + (f"; did you mean {near}?" if near else "")
 
 
 def alike(option: str, other: str) -> bool:
-    """Whether two flags speak of the same: half of their words, by their first letters, and both or none turns it off.
+    """Return whether two flags are about the same thing: they share half of their words, and both or none disable it.
 
-    Names of the same letters may mean anything: --enable-nan-detection, --enable-lean-attention.
+    Similar letters alone mean little: --enable-nan-detection, --enable-lean-attention.
     """
     one, two = ({word[:4] for word in name[2:].split("-")} - {"enab"} for name in (option, other))
     return len(one & two) * 2 >= len(one | two) and ("disa" in one) == ("disa" in two)
 
 
 def _abbreviation(option: str, full: Sequence[str], owned: Mapping[str, str]) -> str:
-    """SGLang's parser takes abbreviations: what is one today is ambiguous in the next version."""
+    """Return the sentence about an abbreviation: the parser accepts it until a later version makes it ambiguous."""
     if len(full) == 1:
         field = f" (set by {owned[full[0]]})" if full[0] in owned else ""
         return f"{option} is an abbreviation; the full name is {full[0]}{field}"
@@ -82,19 +86,19 @@ def _abbreviation(option: str, full: Sequence[str], owned: Mapping[str, str]) ->
 
 
 def render(flag: Flag, option: str, value: Any, remark: Remark | None = None) -> tuple[list[str], Any]:
-    """The words of one flag, and the value ``/server_info`` will show. ValueError says what is wrong with it.
+    """Return the words of one flag, and the value ``/server_info`` will show. Raise ValueError with what is wrong.
 
     A value that is not among the choices is wrong, or with ``remark`` only remarked upon.
     """
     if flag.action == "DeprecatedAction":
-        raise ValueError(f"{option} does nothing any more in this version; remove it")
+        raise ValueError(f"{option} no longer has any effect in this version; remove it")
     if flag.action == "BooleanOptionalAction" or flag.switch:
         return _switch(flag, option, value)
     if flag.nargs in ("+", "*") and not isinstance(value, list):
         value = [value]
     if flag.nargs in ("+", "*"):
         if flag.nargs == "+" and not value:
-            raise ValueError("found an empty list, allowed is one value or more")
+            raise ValueError("found an empty list, expected at least one value")
         items = [_one(flag, item, remark) for item in value]
         for text, _ in items:
             if text.startswith("-") and not _NEGATIVE.fullmatch(text):
@@ -110,7 +114,7 @@ def render(flag: Flag, option: str, value: Any, remark: Remark | None = None) ->
 
 def _switch(flag: Flag, option: str, value: Any) -> tuple[list[str], Any]:
     if not isinstance(value, bool):
-        raise ValueError(f"found {shown(value)}, allowed is true or false: {option} takes no value")
+        raise ValueError(f"found {shown(value)}, expected true or false: {option} takes no value")
     if value:
         return [option], True
     if flag.action == "BooleanOptionalAction":
@@ -119,22 +123,22 @@ def _switch(flag: Flag, option: str, value: Any) -> tuple[list[str], Any]:
 
 
 def _one(flag: Flag, value: Any, remark: Remark | None) -> tuple[str, Any]:
-    """One value as a word, and as ``/server_info`` will show it."""
+    """Return one value as a word, and as ``/server_info`` will show it."""
     kind = flag.type or "str"
     if kind in _JSON_TYPES:
         text, effective = _json(kind, value)
     elif kind == "int":
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"found {shown(value)}, allowed is a whole number")
+            raise ValueError(f"found {shown(value)}, expected a whole number")
         text, effective = str(value), value
     elif kind == "float":
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"found {shown(value)}, allowed is a number")
+            raise ValueError(f"found {shown(value)}, expected a number")
         text, effective = repr(value), float(value)
     elif kind == "human_readable_int":
         fits = isinstance(value, str) and _HUMAN.fullmatch(value)
         if isinstance(value, bool) or not (isinstance(value, int) or fits):
-            raise ValueError(f'found {shown(value)}, allowed is a whole number, or one like "128K"')
+            raise ValueError(f'found {shown(value)}, expected a whole number, or one like "128K"')
         text, effective = str(value), value
     elif isinstance(value, (dict, list)):
         text = _dump(value)
@@ -142,7 +146,7 @@ def _one(flag: Flag, value: Any, remark: Remark | None) -> tuple[str, Any]:
     elif isinstance(value, str):
         text, effective = value, value
     else:
-        raise ValueError(f"found {shown(value)}, allowed is text")
+        raise ValueError(f"found {shown(value)}, expected text")
     if flag.choices is not None and effective not in flag.choices:
         if remark is None:
             raise ValueError(
@@ -160,7 +164,7 @@ def _dump(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
-        raise ValueError("holds what JSON cannot say (a date, a time, inf or nan)") from None
+        raise ValueError("has a value that JSON cannot represent (a date, a time, inf or nan)") from None
 
 
 def _json(kind: str, value: Any) -> tuple[str, Any]:
@@ -168,31 +172,31 @@ def _json(kind: str, value: Any) -> tuple[str, Any]:
         try:
             effective = json.loads(value)
         except (ValueError, RecursionError):
-            raise ValueError("is not JSON; write a table, or JSON text") from None
+            raise ValueError("not valid JSON; write a table, or JSON text") from None
         text = value
     else:
         text, effective = _dump(value), value
     if kind == "json_list_type" and not isinstance(effective, list):
-        raise ValueError("allowed is a list")
+        raise ValueError("expected a list")
     return text, effective
 
 
 def check_names(
     extra: Mapping[str, Any], table: FlagTable, owned: Mapping[str, str], learned: Path | None = None
 ) -> tuple[list[tuple[str, Flag, str, Any]], list[tuple[str, str]]]:
-    """Match keys of [extra_args] with flags.
+    """Match the keys of [extra_args] with flags.
 
-    ``owned`` maps the options that typed fields render to those fields. The answer is (option, flag, key, value)
-    sorted by option, and what is wrong as (key, sentence).
+    ``owned`` maps the options that typed fields render to those fields. Return (option, flag, key, value) sorted by
+    option, and what is wrong as (key, sentence).
     """
     known = table.by_name
     owned_dests = {known[option].dest: field for option, field in owned.items() if option in known}
-    found: dict[str, tuple[str, Flag, str, Any]] = {}
+    matched: dict[str, tuple[str, Flag, str, Any]] = {}
     wrong: list[tuple[str, str]] = []
     for key, value in extra.items():
         option = option_name(key)
         if option is None:
-            wrong.append((key, "is no name of a flag (letters, digits and -)"))
+            wrong.append((key, "not a valid name of a flag (letters, digits and -)"))
         elif secret_looking(option, value):
             text = "looks like a secret, which must not be on a command line"
             wrong.append((key, f"{text}; {_secret_remedy(option)}"))
@@ -205,11 +209,11 @@ def check_names(
             name = flag.names[0]
             if flag.dest in owned_dests and not flag.choices:
                 wrong.append((key, f"{option} is set by {owned_dests[flag.dest]}"))
-            elif name in found:
-                wrong.append((key, f"is the same flag as {printable(found[name][2], 60)}"))
+            elif name in matched:
+                wrong.append((key, f"the same flag as {printable(matched[name][2], 60)}"))
             else:
-                found[name] = (name, flag, key, value)
-    return [found[name] for name in sorted(found)], wrong
+                matched[name] = (name, flag, key, value)
+    return [matched[name] for name in sorted(matched)], wrong
 
 
 def _secret_remedy(option: str) -> str:
@@ -221,7 +225,7 @@ def _secret_remedy(option: str) -> str:
 def words(
     items: Sequence[tuple[str, Flag, str, Any]], remark: Remark | None = None
 ) -> tuple[list[str], dict[str, Any], list[tuple[str, str]]]:
-    """Render matched flags: the words, what ``/server_info`` will show, what is wrong as (key, sentence)."""
+    """Return matched flags as words, what ``/server_info`` will show, and what is wrong as (key, sentence)."""
     argv: list[str] = []
     shows: dict[str, Any] = {}
     wrong: list[tuple[str, str]] = []

@@ -1,7 +1,7 @@
-"""SGLang's versions, and the command-line flags each of them has.
+"""SGLang's versions, and the command line flags that each of them has.
 
-The tables in ``data/args-<version>.json`` ship with deployer; a site may have learned others from its hosts
-(`learned_tables`), which come first.
+The tables in ``data/args-<version>.json`` ship with deployer; those that a site has learned from its hosts take
+precedence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VERSION = re.compile(
     r"(?:[-_.]?(?P<pre>a|b|rc)\.?(?P<pre_n>\d+))?(?:\.post(?P<post>\d+))?(?:\.dev(?P<dev>\d+))?"
     r"(?:\+[A-Za-z0-9._-]+)?"
 )
-#: Names under which older versions parse what their ServerArgs, and /server_info, call otherwise.
+#: Names of parsed arguments in older versions, with the names in their ServerArgs and /server_info.
 _SERVER_INFO_NAMES = {
     "tensor_parallel_size": "tp_size",
     "pipeline_parallel_size": "pp_size",
@@ -61,13 +61,13 @@ class Version:
 
 
 def parse_version(text: str) -> Version:
-    """A version from its text. ConfigError, which lists those that are known, when it is none."""
+    """Return a version from its text. Raise ConfigError, which lists the known versions, if it is not valid."""
     match = _VERSION.fullmatch(text) if len(text) <= 100 and text.isascii() else None
     if match is None:
         known = ", ".join(map(str, known_versions()))
         raise ConfigError(
-            f"{printable(text, 60)!r} is no version of SGLang",
-            remedy=f"a version looks like 0.5.12.post1; known are {known}",
+            f"{printable(text, 60)!r} is not a valid SGLang version",
+            remedy=f"a version looks like 0.5.12.post1; known versions: {known}",
         )
     release = [int(part) for part in match["release"].split(".")]
     while release and release[-1] == 0:
@@ -106,7 +106,7 @@ class Flag:
 
 
 class Flags(tuple[Flag, ...]):
-    """The flags of one file. It is read once, and so are their names: tables are asked for often."""
+    """The flags of one file, with a cached index of their names."""
 
     @cached_property
     def by_name(self) -> Mapping[str, Flag]:
@@ -116,15 +116,15 @@ class Flags(tuple[Flag, ...]):
 
 @dataclass(frozen=True)
 class FlagTable:
-    """All flags of one version. ``note`` says so when the table is that of another version than asked for."""
+    """All flags of one version. ``note`` says so if it is another version than ``asked``, the requested one."""
 
     version: Version
     asked: Version
     flags: Flags
     note: str | None = None
-    #: Whether the lists of choices are known to be whole: as in the version's running parser.
+    #: Whether the lists of choices are known to be complete: as in the version's running parser.
     complete: bool = False
-    #: The file it was learned into; None: it ships with deployer.
+    #: The file of a learned table; None if it ships with deployer.
     learned: Path | None = None
 
     @property
@@ -134,25 +134,25 @@ class FlagTable:
 
     @property
     def title(self) -> str:
-        """The version for a sentence, and whose flags were taken where that is another."""
+        """The version for a sentence, and the version whose flags are used if that is another one."""
         if self.version == self.asked:
             return f"SGLang {self.version}"
         return f"SGLang {self.asked} (by the flags of {self.version})"
 
     @property
     def strict(self) -> bool:
-        """Whether a value outside of the choices can be refused.
+        """Whether a value outside the choices can be refused.
 
-        Some shipped tables were read from SGLang's source, which extends some lists as it runs, and a neighbouring
-        version may have others: only a table that was read from, or compared with, the running parser of this very
-        version is sure of them.
+        Some shipped tables were read from SGLang's source, which extends some lists at run time, and a neighbouring
+        version may have others: only a table read from, or compared with, the running parser of exactly this version
+        is certain.
         """
         return self.complete and self.version == self.asked
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """Where the flags of a version are: shipped with deployer, or learned from a host."""
+    """The file with the flags of a version: shipped with deployer, or learned from a host."""
 
     version: Version
     path: Path
@@ -160,10 +160,10 @@ class TableFile:
 
 
 def known_tables(learned: Path | None = None) -> tuple[TableFile, ...]:
-    """The tables there are, oldest version first. Of two for one version the learned one counts.
+    """Return all tables, oldest version first; a learned one replaces a shipped one of the same version.
 
-    ``learned`` is the folder of the site's own tables; one that does not exist has none. ConfigError when it cannot
-    be read or a file in it is not named after a version.
+    ``learned`` is the folder of the site's own tables, which need not exist. Raise ConfigError if it cannot be read or
+    a file in it is not named after a version.
     """
     found = {version: TableFile(version, path, False) for version, path in _shipped()}
     for path in _learned_files(learned):
@@ -179,20 +179,20 @@ def known_tables(learned: Path | None = None) -> tuple[TableFile, ...]:
 
 
 def known_versions(learned: Path | None = None) -> tuple[Version, ...]:
-    """The versions whose flags are known, oldest first."""
+    """Return the versions whose flags are known, oldest first."""
     return tuple(table.version for table in known_tables(learned))
 
 
 def flag_table(version: str | None, learned: Path | None = None) -> FlagTable:
-    """The flags of a version, or of the nearest known version before it. None means the newest known.
+    """Return the flags of a version, or of the nearest known version before it; None stands for the newest known.
 
-    ``learned`` as in `known_tables`. ConfigError when the version is older than all that are known, or its table is
+    ``learned`` as in `known_tables`. Raise ConfigError if the version is older than all known ones, or its table is
     damaged.
     """
     known = known_tables(learned)
     if version is None:
         newest = known[-1]
-        note = f"the SGLang version on the host is not known; flags are those of {newest.version}"
+        note = f"the SGLang version on the host is unknown; flags are those of {newest.version}"
         return _table(newest, newest.version, note)
     asked = parse_version(version)
     fitting = [candidate for candidate in known if candidate.version <= asked]
@@ -201,27 +201,25 @@ def flag_table(version: str | None, learned: Path | None = None) -> FlagTable:
             f"SGLang {asked} is older than {known[0].version}, the oldest version whose flags are known",
             remedy="install a later SGLang on the host, or read its flags with `deployer sglang learn`",
         )
-    found = fitting[-1]
-    inexact: str | None = None
-    if found.version != asked:
-        inexact = (
-            f"the flags of SGLang {asked} are not known exactly; those of {found.version} were used "
-            "(`deployer sglang learn` reads them from the host)"
-        )
-    return _table(found, asked, inexact)
+    nearest = fitting[-1]
+    inexact = (
+        f"the flags of SGLang {asked} are not known exactly; those of {nearest.version} were used "
+        "(`deployer sglang learn` reads them from the host)"
+    )
+    return _table(nearest, asked, None if nearest.version == asked else inexact)
 
 
 def defaults(version: str | None, learned: Path | None = None) -> Mapping[str, Any]:
-    """A version's own defaults, by the names of ``/server_info``; None where SGLang decides at the start.
+    """Return a version's own defaults, by the names of ``/server_info``; None for those SGLang decides at the start.
 
-    ConfigError as in `flag_table`.
+    Raise ConfigError as `flag_table` does.
     """
     flags = flag_table(version, learned).flags
     return {flag.info_name: False if flag.switch and flag.default is None else flag.default for flag in flags}
 
 
 def history(option: str, learned: Path | None = None) -> tuple[Version, ...]:
-    """The known versions that have an option, oldest first."""
+    """Return the known versions that have an option, oldest first."""
     tables = (flag_table(version.text, learned) for version in known_versions(learned))
     return tuple(table.version for table in tables if option in table.by_name)
 
@@ -273,22 +271,22 @@ def _read(path: Path) -> tuple[bool, Flags]:
 
 @cache
 def _read_learned(path: Path, changed: int, size: int) -> tuple[bool, Flags]:
-    """A learned table, whose file may be anything; read again when it ``changed``. ValueError says what is wrong."""
+    """Read a learned table, again if it ``changed``. Raise ValueError with what is wrong."""
     data = json.loads(read_regular(path, FILE_LIMIT))
     flags = learned_flags(data)
     if parse_version(str(data["version"])) != parse_version(_version_of(path)):
-        raise ValueError(f"it is that of SGLang {data['version']}")
+        raise ValueError(f"it is the table of SGLang {data['version']}")
     return True, flags
 
 
 def learned_flags(data: Any) -> Flags:
-    """The flags of a learned table's document. ValueError, KeyError or TypeError say what is wrong with it."""
+    """Return the flags in a learned table's document. Raise ValueError, KeyError or TypeError if it is not valid."""
     if data["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {data['schema']!r}, known is {SCHEMA}")
+        raise ValueError(f"its schema is {data['schema']!r}; only {SCHEMA} is supported")
     flags = Flags(_flag(item) for item in data["flags"])
     for flag in flags:
         if not flag.names or not all(_OPTION.fullmatch(name) for name in flag.names) or not flag.dest:
-            raise ValueError(f"{flag.names!r} are no names of a flag")
+            raise ValueError(f"{flag.names!r} are not valid names of a flag")
     if "--model-path" not in {name for flag in flags for name in flag.names}:
         raise ValueError("it has no --model-path")
     return flags

@@ -1,3 +1,1 @@
-"""What a server says of itself: its arguments in effect (`info`), what it computed (`effect`), and what the host's own
-SGLang answers when it is asked about a command line (`answers`).
-"""
+"""What SGLang's server reports: `info` and `effect` of a running one, `answers` about arguments before it starts."""

@@ -1,7 +1,8 @@
-"""What the program's answers mean. Pure."""
+"""What the answers of `question_program` mean. Pure."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from deployer.sglang.server.question_program import MARK
 
 Json = dict[str, Any]
 
-#: Exceptions that are SGLang's own judgement of the arguments. Any other may come from what the server has and the
-#: question had not (the network, a secret, a device), so it is no refusal.
+#: Exceptions that are SGLang's own judgement of the arguments. Any other may come from something that the server has
+#: and the question lacked (the network, a secret, a device), so it is not a refusal.
 JUDGEMENTS = frozenset({"AssertionError", "ValueError", "NotImplementedError"})
 
 
@@ -25,17 +26,17 @@ class Asked:
 
     #: ``accepted``, ``refused``, or ``unknown``: it could not be asked, or could not judge.
     verdict: str
-    #: Why it refuses, or why it is not known; None when it accepts.
+    #: Why it refuses, or why that is unknown; None if it accepts.
     reason: str | None = None
-    #: What it logs as warnings on the way.
+    #: The warnings that it logs meanwhile.
     warnings: tuple[str, ...] = ()
     #: The values it would start with, by its field names.
     resolved: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    #: Whether an earlier answer to the same question was taken.
+    #: Whether it is an earlier answer to the same question.
     cached: bool = False
 
     def judgement(self) -> Json:
-        """The answer without the values, for documents."""
+        """Return the answer without the values, for JSON documents."""
         return {"verdict": self.verdict, "reason": self.reason, "warnings": list(self.warnings)}
 
     def as_dict(self) -> Json:
@@ -43,25 +44,23 @@ class Asked:
 
 
 def program_text() -> str:
-    """The program to run on the host."""
+    """Return the program to run on the host."""
     return (Path(__file__).parent / "question_program.py").read_text(encoding="utf-8")
 
 
 def find_answer(lines: Iterable[str]) -> Json | None:
-    """The program's answer among whatever else was printed; None when there is none."""
+    """Return the program's answer among whatever else was printed; None if there is none."""
     answer = None
     for line in lines:
         if line.startswith(MARK):
-            try:
-                found = json.loads(line[len(MARK) :])
-            except ValueError:
-                continue
-            answer = found if isinstance(found, dict) else answer
+            with contextlib.suppress(ValueError):
+                document = json.loads(line[len(MARK) :])
+                answer = document if isinstance(document, dict) else answer
     return answer
 
 
 def judge(answer: Mapping[str, Any]) -> Asked:
-    """One of the program's ``answers``."""
+    """Return what one of the program's ``answers`` means."""
     warnings = tuple(redact(str(text)) for text in answer.get("warnings") or ())
     error = answer.get("error")
     if not error:
@@ -73,16 +72,16 @@ def judge(answer: Mapping[str, Any]) -> Asked:
 def _reason(error: Mapping[str, Any]) -> str:
     if error["kind"] == "usage":
         return str(error["message"]) or f"it ended with status {error['status']}"
-    said, root = str(error["message"]).strip(), str(error["root_message"]).strip()
+    message, root = str(error["message"]).strip(), str(error["root_message"]).strip()
     place = f" ({error['place']})" if error.get("place") else ""
     if not root:
-        # An assertion need not say anything: then the condition says it.
+        # An assertion may have no message: then its condition explains it.
         root = f"{error['root_type']}: {error['statement']}" if error.get("statement") else error["root_type"]
     if error["kind"] == "exception" and error["type"] not in JUDGEMENTS:
-        said = f"{error['type']}: {said}" if said else error["type"]
-    elif not said:
+        message = f"{error['type']}: {message}" if message else error["type"]
+    elif not message:
         return f"{root}{place}"
-    return said + (f" [{root}]" if root not in said else "") + place
+    return message + (f" [{root}]" if root not in message else "") + place
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Difference:
 
 
 def difference(old: FlagTable, new: FlagTable) -> Difference:
-    """What ``new`` has that ``old`` has not, the other way round, and flags that take something else."""
+    """Return which flags ``new`` adds, removes and changes against ``old``."""
     before, after = old.by_name, new.by_name
     shared = sorted({flag.names[0] for flag in new.flags} & set(before))
     return Difference(
@@ -113,5 +112,5 @@ def difference(old: FlagTable, new: FlagTable) -> Difference:
 
 def _takes(flag: Flag) -> tuple[Any, ...]:
     choices = None if flag.choices is None else tuple(sorted(map(str, flag.choices)))
-    kind = None if flag.nargs == 0 else flag.type or "str"  # argparse takes text where no type is said
+    kind = None if flag.nargs == 0 else flag.type or "str"  # argparse's default type is text
     return (flag.dest, kind, flag.action, flag.nargs, choices, flag.deprecated)

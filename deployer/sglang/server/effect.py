@@ -1,7 +1,7 @@
 """What a running server computed for itself: limits, captured graphs, memory. Pure.
 
-Read from ``/server_info`` (its shape differs between versions, see docs/sglang.md) and, for what that does not
-tell, from the log of the start.
+Read from ``/server_info`` (which differs between versions, see docs/sglang.md) and, for what that lacks, from the log
+of the start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZES = re.compile(
 
 
 def computed(info: Mapping[str, Any], lines: Iterable[str] = ()) -> Computed:
-    """What the server computed, from ``/server_info`` of any version and the log of its start."""
+    """Return what the server computed, from ``/server_info`` of any version and the log of its start."""
     states = internal_states(info)
     live = states[0] if states else {}
     effective = effective_arguments(info)
@@ -56,20 +56,20 @@ def computed(info: Mapping[str, Any], lines: Iterable[str] = ()) -> Computed:
 
 
 def _from_log(lines: Iterable[str]) -> dict[str, Any]:
-    """What the log of a start tells; of free memory the least of all ranks."""
-    found: dict[str, Any] = {}
+    """Return what the log of a start shows; of free memory, the least of all ranks."""
+    values: dict[str, Any] = {}
     free: list[float] = []
     for line in lines:
         if len(line) > 4000:
             continue
         if "max_total_num_tokens=" in line and "server_args=" not in line:
-            told = {name: pattern.search(line) for name, pattern in _SUMMARY.items()}
-            found.update({name: int(match[1]) for name, match in told.items() if match})
+            matches = {name: pattern.search(line) for name, pattern in _SUMMARY.items()}
+            values.update({name: int(match[1]) for name, match in matches.items() if match})
             left = _FREE.search(line)
             free += [float(left[1])] if left else []
         elif (sizes := _SIZES.search(line)) is not None:
-            found["sizes"] = tuple(sorted(int(size) for size in sizes["sizes"].replace(",", " ").split()))
-    return {**found, **({"free": min(free)} if free else {})}
+            values["sizes"] = tuple(sorted(int(size) for size in sizes["sizes"].replace(",", " ").split()))
+    return {**values, **({"free": min(free)} if free else {})}
 
 
 def _graph_sizes(
@@ -88,7 +88,7 @@ def _graph_sizes(
     listed = config.get("bs") or effective.get("cuda_graph_bs")
     if not isinstance(listed, list):
         return None
-    # What is larger than the pool of requests is not captured; its size itself is.
+    # Sizes above the pool of requests are not captured; the pool's own size is.
     return tuple(sorted({min(size, running or size) for size in _sizes(listed)}))
 
 
@@ -101,7 +101,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _gib(value: Any) -> float | None:
-    """Memory as SGLang counts it (GiB under the name GB); newer versions tell graphs by kind."""
+    """Return memory as SGLang counts it (in GiB, which it calls GB); newer versions report graphs by kind."""
     if isinstance(value, Mapping):
         parts = [part for part in value.values() if isinstance(part, int | float)]
         return round(float(sum(parts)), 3) if parts else None

@@ -1,7 +1,7 @@
-"""Whether two writings of an argument's value mean the same: what was asked for, and what a server shows. Pure.
+"""Whether two spellings of an argument's value mean the same: the requested one, and what a server shows. Pure.
 
-A server shows its values as JSON after parsing and resolving them: a path without its last slash, a number as a
-number, a quantised fraction, a list where the command line had words, a table filled up with defaults.
+A server shows its values as JSON after parsing and resolving them: a path without its final slash, a number as a
+number, a rounded fraction, a list for what were words on the command line, a table completed with defaults.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 _NUMBER = re.compile(r"[+-]?(?:\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _HUMAN = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)([kKmMgGtT])", re.ASCII)
 _PLACE = {"k": 1, "m": 2, "g": 3, "t": 4}
-#: Single precision keeps 24 bits: a number that passed through it is off by no more than this share.
+#: Single precision keeps 24 bits: it changes a number by no more than this share.
 _SINGLE = 1e-6
-#: Names of one element type.
+#: Other names of element types.
 _TYPES = {
     "bf16": "bfloat16",
     "fp16": "float16",
@@ -28,54 +28,58 @@ _TYPES = {
 }
 
 
-def same(asked: Any, shown: Any) -> bool:
-    """Whether the value ``shown`` is what was ``asked``. Never raises.
+def same(requested: Any, shown: Any) -> bool:
+    """Return whether the value ``shown`` is the ``requested`` one. Never raises.
 
-    Beside equality: a switch that is off may be shown as null, ``"auto"`` is met by whatever was chosen, a number is
+    Besides equality: a switch that is off may be shown as null, ``"auto"`` matches whatever was chosen, a number is
     the same within single precision or rounded to three or more decimals, ``"128K"`` is 128 x 1024 or 1000, a path is
-    the same without doubled or final slashes, a list is the same as its words, and a table that was asked for is in
-    force if all of it is in the table shown.
+    the same without double or final slashes, a list is the same as its words, and a requested table is in effect if
+    all of it is in the table shown.
     """
     try:
-        return _same(asked, shown)
+        return _same(requested, shown)
     except RecursionError:
         return False
 
 
-def _same(asked: Any, shown: Any) -> bool:
-    if isinstance(asked, bool) or isinstance(shown, bool):
+def _same(requested: Any, shown: Any) -> bool:
+    if isinstance(requested, bool) or isinstance(shown, bool):
         return (
-            isinstance(asked, bool | None) and isinstance(shown, bool | None) and bool(asked) == bool(shown)
+            isinstance(requested, bool | None)
+            and isinstance(shown, bool | None)
+            and bool(requested) == bool(shown)
         )
-    if isinstance(asked, str) and asked.lower() == "auto":
+    if isinstance(requested, str) and requested.lower() == "auto":
         return True
-    if isinstance(asked, Mapping):
-        return _same_table(asked, shown)
+    if isinstance(requested, Mapping):
+        return _same_table(requested, shown)
     if isinstance(shown, Mapping):
-        parsed = _parsed(asked)
+        parsed = _parsed(requested)
         return isinstance(parsed, Mapping) and _same_table(parsed, shown)
-    if isinstance(asked, list | tuple) or isinstance(shown, list | tuple):
-        return _same_list(_items(asked), _items(shown))
-    if _number(asked) is not None and _number(shown) is not None:
-        return _same_number(asked, shown)
-    if isinstance(asked, str) and isinstance(shown, str):
-        return _same_text(asked, shown)
-    if isinstance(asked, str) and isinstance(shown, int):
-        return shown in _human(asked)
-    return bool(asked == shown)
+    if isinstance(requested, list | tuple) or isinstance(shown, list | tuple):
+        return _same_list(_items(requested), _items(shown))
+    if _number(requested) is not None and _number(shown) is not None:
+        return _same_number(requested, shown)
+    if isinstance(requested, str) and isinstance(shown, str):
+        return _same_text(requested, shown)
+    if isinstance(requested, str) and isinstance(shown, int):
+        return shown in _human(requested)
+    return bool(requested == shown)
 
 
-def _same_table(asked: Mapping[Any, Any], shown: Any) -> bool:
+def _same_table(requested: Mapping[Any, Any], shown: Any) -> bool:
     table = shown if isinstance(shown, Mapping) else _parsed(shown)
-    return isinstance(table, Mapping) and all(key in table and _same(asked[key], table[key]) for key in asked)
+    return isinstance(table, Mapping) and all(
+        key in table and _same(requested[key], table[key]) for key in requested
+    )
 
 
-def _same_list(asked: list[Any], shown: list[Any]) -> bool:
-    return len(asked) == len(shown) and all(_same(a, b) for a, b in zip(asked, shown, strict=True))
+def _same_list(requested: list[Any], shown: list[Any]) -> bool:
+    return len(requested) == len(shown) and all(_same(a, b) for a, b in zip(requested, shown, strict=True))
 
 
 def _items(value: Any) -> list[Any]:
-    """The items of a list, of its JSON, or of words divided by commas or blanks; one value is a list of one."""
+    """Return the items of a list, of its JSON, or of words separated by commas or blanks; or the value as one item."""
     if isinstance(value, list | tuple):
         return list(value)
     parsed = _parsed(value)
@@ -90,10 +94,10 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else None
 
 
-def _same_number(asked: Any, shown: Any) -> bool:
-    if isinstance(asked, int) and isinstance(shown, int):
-        return asked == shown
-    first, second = _number(asked), _number(shown)
+def _same_number(requested: Any, shown: Any) -> bool:
+    if isinstance(requested, int) and isinstance(shown, int):
+        return requested == shown
+    first, second = _number(requested), _number(shown)
     assert first is not None
     assert second is not None
     if first.is_integer() and second.is_integer():
@@ -105,22 +109,22 @@ def _same_number(asked: Any, shown: Any) -> bool:
 
 
 def _human(text: str) -> set[int]:
-    """The whole numbers that ``128K`` and the like may mean."""
-    found = _HUMAN.fullmatch(text)
-    if not found:
+    """Return the whole numbers that ``128K`` and the like may mean."""
+    match = _HUMAN.fullmatch(text)
+    if not match:
         return set()
-    power = _PLACE[found[2].lower()]
-    return {round(float(found[1]) * base**power) for base in (1000, 1024)}
+    power = _PLACE[match[2].lower()]
+    return {round(float(match[1]) * base**power) for base in (1000, 1024)}
 
 
-def _same_text(asked: str, shown: str) -> bool:
-    if asked == shown or _element_type(asked) == _element_type(shown):
+def _same_text(requested: str, shown: str) -> bool:
+    if requested == shown or _element_type(requested) == _element_type(shown):
         return True
-    if asked.startswith("/") and shown.startswith("/"):
-        return _path(asked) == _path(shown)
-    if asked.rstrip("/") == shown.rstrip("/") != "":
+    if requested.startswith("/") and shown.startswith("/"):
+        return _path(requested) == _path(shown)
+    if requested.rstrip("/") == shown.rstrip("/") != "":
         return True
-    first, second = _parsed(asked), _parsed(shown)
+    first, second = _parsed(requested), _parsed(shown)
     if isinstance(first, Mapping | list) and isinstance(second, Mapping | list):
         return _same(first, second)
     return False

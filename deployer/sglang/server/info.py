@@ -1,4 +1,4 @@
-"""What a running server says it was started with, against what was asked; and taking secrets out of text. Pure."""
+"""A running server's own arguments, compared with the requested ones; and removing secrets from text. Pure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _IN_TEXT = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?P<key>\bBearer\s+)(?P<value>[^\s'\",]+)", re.IGNORECASE)
-#: A part of every secret's name; a text without any holds none.
+#: One of these is in every secret's name: a text without any of them holds no secret.
 _NAMES = ("key", "password", "secret", "auth", "access", "hf", "hub", "bearer")
-#: Characters of a long text that are looked at together, at least.
+#: The least number of characters of a long text that are searched together.
 _CHUNK = 1 << 14
 _NOT_SECRET = {"None", "null", "True", "False", '""', "''", REDACTED}
 
-#: One concept under several names: what was asked under the one may be shown under another.
+#: One concept under several names: what was requested under one may be shown under another.
 _ALIASES = (
     ("cuda_graph_max_bs", "cuda_graph_max_bs_decode"),
     ("ep_size", "expert_parallel_size"),
@@ -43,19 +43,19 @@ _ALIASES = (
 
 
 def redact(value: _T, secrets: Iterable[str] = ()) -> _T:
-    """The same text or JSON without secrets: the given values, and whatever stands under a secret's name.
+    """Return the same text or JSON without secrets: the given values, and whatever has a secret's name.
 
     In text that is ``--api-key X``, ``api_key='X'``, ``"api_key": "X"`` and ``Bearer X``.
     """
-    known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
-    return cast(_T, _redact(value, known))
+    longest_first = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
+    return cast(_T, _redact(value, longest_first))
 
 
 def effective_arguments(info: Mapping[str, Any], rank: int = 0) -> dict[str, Any]:
-    """The arguments in force, by SGLang's field names, from ``/server_info`` of any version.
+    """Return the arguments in effect, by SGLang's field names, from ``/server_info`` of any version.
 
     The top level (or its ``server_args``) holds what was resolved at the start, ``internal_states[rank]`` what the
-    scheduler of that data-parallel rank works with: where it has a value, that one wins.
+    scheduler of that data-parallel rank uses: if it has a value, that one wins.
     """
     merged = {key: value for key, value in info.items() if key not in ("internal_states", "server_args")}
     merged.update(mapping(info.get("server_args")))
@@ -67,7 +67,7 @@ def effective_arguments(info: Mapping[str, Any], rank: int = 0) -> dict[str, Any
 
 
 def internal_states(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What each data-parallel rank's scheduler says of itself; empty where the version does not tell."""
+    """Return what each data-parallel rank's scheduler reports of itself; empty if the version does not report it."""
     states = info.get("internal_states")
     listed = states if isinstance(states, list) else [states]
     return [state for state in listed if isinstance(state, Mapping)]
@@ -79,18 +79,16 @@ def compare(
     secrets: Iterable[str] = (),
     lines: Sequence[str] = (),
 ) -> list[ArgumentInEffect]:
-    """Every requested argument against what the server says, in the order asked; secrets as ``***``.
+    """Compare every requested argument with the server's, in the given order; secrets are ``***``.
 
-    ``lines`` is the start's log, for the reasons of what was changed. Where there are several data-parallel ranks, one
-    with another value makes a change.
+    ``lines`` is the start's log, for the reasons of changes. An argument has changed if any data-parallel rank has
+    another value.
     """
     views = [effective_arguments(info, rank) for rank in range(max(1, len(internal_states(info))))]
     checks = []
-    for argument, asked in requested.items():
-        found = next(
-            (check for view in views if (check := _check(argument, asked, view)).verdict == "changed"), None
-        )
-        check = found or _check(argument, asked, views[0])
+    for argument, value in requested.items():
+        by_rank = [_check(argument, value, view) for view in views]
+        check = next((one for one in by_rank if one.verdict == "changed"), by_rank[0])
         if check.verdict == "changed":
             check = replace(check, reason=redact(reason(argument, lines), secrets))
         if not is_secret(argument):
@@ -108,37 +106,37 @@ def defaulted(
     secrets: Iterable[str] = (),
     lines: Sequence[str] = (),
 ) -> list[ArgumentInEffect]:
-    """The arguments that nobody asked for, by name, with the version's ``defaults`` (name -> value) beside them.
+    """Return the arguments that were not requested, by name, with the version's ``defaults`` (name -> value).
 
-    A default that SGLang filled in or changed has the log's reason, where the log gives one.
+    A default that SGLang filled in or changed has the log's reason, if the log gives one.
     """
     effective = effective_arguments(info)
-    asked = {name for argument in requested for name in aliases(argument)}
-    found = []
-    for argument in sorted(set(defaults) - asked):
+    requested_names = {name for argument in requested for name in aliases(argument)}
+    checks = []
+    for argument in sorted(set(defaults) - requested_names):
         if argument not in effective:
             continue
         default, value = defaults[argument], effective[argument]
         why = None if same(default, value) else redact(reason(argument, lines), secrets)
         if is_secret(argument):
             default, value = _hidden(default), _hidden(value)
-        found.append(ArgumentInEffect(argument, default, redact(value, secrets), "defaulted", why))
-    return found
+        checks.append(ArgumentInEffect(argument, default, redact(value, secrets), "defaulted", why))
+    return checks
 
 
 def aliases(argument: str) -> tuple[str, ...]:
-    """An argument's name, and those that other versions have for the same concept."""
+    """Return an argument's name, and the names that other versions have for the same concept."""
     group: tuple[str, ...] = next((group for group in _ALIASES if argument in group), ())
     return (argument, *(name for name in group if name != argument))
 
 
 def is_secret(argument: str) -> bool:
-    """Whether an argument's value must never be shown."""
+    """Return whether an argument's value must never be shown."""
     return bool(_SECRET_KEY.fullmatch(argument))
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The value where it is a table, else an empty one."""
+    """Return the value if it is a table, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -158,9 +156,9 @@ def _redact(value: Any, secrets: list[str]) -> Any:
 
 
 def _in_text(text: str) -> str:
-    """A text without its secrets. Of a long one only the parts that name any cost something.
+    """Return a text without its secrets; only parts of a long text that name any are searched in full.
 
-    A part that does is looked at together with the next, because a value may stand on the line after its name.
+    Such a part is searched together with the next one, because a value may be on the line after its name.
     """
     done, named = [], list[str]()
     for part in _parts(text):
@@ -173,7 +171,7 @@ def _in_text(text: str) -> str:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """A text in parts of whole lines, of `_CHUNK` characters and the rest of a line."""
+    """Yield a text in parts of whole lines, of `_CHUNK` characters and the rest of a line."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _CHUNK) + 1 or len(text)
@@ -185,36 +183,36 @@ def _hide_all(text: str) -> str:
     return _BEARER.sub(_hide, _IN_TEXT.sub(_hide, text))
 
 
-def _hide(found: re.Match[str]) -> str:
-    value = found["value"]
+def _hide(match: re.Match[str]) -> str:
+    value = match["value"]
     if value in _NOT_SECRET:
-        return found[0]
+        return match[0]
     quote = value[0] if value[0] in "'\"" else ""
-    return f"{found['key']}{quote}{REDACTED}{quote}"
+    return f"{match['key']}{quote}{REDACTED}{quote}"
 
 
 def _hidden(value: Any) -> Any:
     return REDACTED if value not in (None, "") else value
 
 
-def _check(argument: str, asked: Any, effective: Mapping[str, Any]) -> ArgumentInEffect:
+def _check(argument: str, requested: Any, effective: Mapping[str, Any]) -> ArgumentInEffect:
     shown, value = _look_up(argument, effective)
     if is_secret(argument):
-        verdict = "equal" if shown and (value is not None) == (asked is not None) else "missing"
-        return ArgumentInEffect(argument, _hidden(asked), _hidden(value), verdict)
+        verdict = "equal" if shown and (value is not None) == (requested is not None) else "missing"
+        return ArgumentInEffect(argument, _hidden(requested), _hidden(value), verdict)
     if not shown:
-        return ArgumentInEffect(argument, asked, None, "missing")
-    if not same(asked, value):
-        return ArgumentInEffect(argument, asked, value, "changed")
+        return ArgumentInEffect(argument, requested, None, "missing")
+    if not same(requested, value):
+        return ArgumentInEffect(argument, requested, value, "changed")
     if argument == "max_running_requests":
         ceiling = running_ceiling(effective)
-        if ceiling is not None and isinstance(asked, int) and ceiling < asked:
-            return ArgumentInEffect(argument, asked, ceiling, "changed")
-    return ArgumentInEffect(argument, asked, value, "equal")
+        if ceiling is not None and isinstance(requested, int) and ceiling < requested:
+            return ArgumentInEffect(argument, requested, ceiling, "changed")
+    return ArgumentInEffect(argument, requested, value, "equal")
 
 
 def _look_up(argument: str, effective: Mapping[str, Any]) -> tuple[bool, Any]:
-    """Whether the argument is shown, and its value; newer versions keep graph settings in one config."""
+    """Return whether the argument is shown, and its value; newer versions keep graph settings in one config."""
     shown = [effective[name] for name in aliases(argument) if name in effective]
     value = next((item for item in shown if item is not None), None)
     graphs = mapping(mapping(effective.get("cuda_graph_config")).get("decode"))
@@ -226,7 +224,7 @@ def _look_up(argument: str, effective: Mapping[str, Any]) -> tuple[bool, Any]:
 
 
 def running_ceiling(effective: Mapping[str, Any]) -> int | None:
-    """How many requests really run at once: what was asked is capped by the token pool, per data-parallel rank."""
+    """Return how many requests can really run at once: the token pool of each data-parallel rank limits them."""
     per_rank = effective.get("effective_max_running_requests_per_dp")
     ranks = effective.get("dp_size") or 1
     return per_rank * ranks if isinstance(per_rank, int) and isinstance(ranks, int) else None

@@ -1,9 +1,9 @@
-"""What SGLang itself says, in its own environment. Runs on the host: ``python program.py``, Python 3.8 and later.
+"""Asks SGLang itself, in its own environment. Runs on the host: ``python program.py``, Python 3.8 and later.
 
 It needs nothing but SGLang. The question is JSON on stdin: ``{"want": "flags"}``, or ``{"want": "arguments",
 "argvs": [[word, ..], ..], "cwd": "/"}``. The answer is one line on stdout that begins with `MARK`; whatever libraries
-print there goes to stderr. Nothing is loaded on a GPU. The process makes itself the first to be ended when memory runs
-out, and yields the processor to what serves.
+print there goes to stderr. Nothing is loaded on a GPU. The process volunteers to be ended first when memory runs out,
+and yields the processor to running servers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import Any, Dict
 
 Json = Dict[str, Any]
 MARK = "deployer-answer: "
-#: Private memory it may take, in bytes. Importing torch and transformers takes about 1 GiB; thread stacks count, too.
+#: Private memory it may use, in bytes. Importing torch and transformers needs about 1 GiB; thread stacks count, too.
 MEMORY_LIMIT = 32 << 30
 TEXT_LIMIT = 2000
-#: Values that are made up anew at every start, so that they say nothing about the next one.
+#: Values that are chosen anew at every start, so that they say nothing about the next one.
 PASSING = ("random_seed", "nccl_port", "launch_command")
 
 _SECRET = re.compile(r"password|secret|credential|(^|_)(key|token)(_b)?$", re.IGNORECASE)
@@ -38,42 +38,42 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:+{}\[\]-]{0,64}")
 _DEPRECATED = re.compile(r"^\W*deprecated\b|[(\[]deprecated\b", re.IGNORECASE)
 
 
-class Unspeakable(Exception):
-    """A value that JSON cannot say."""
+class Unrepresentable(Exception):
+    """A value that JSON cannot represent."""
 
 
 def main() -> None:
-    """Read the question, give the answer."""
-    said: Json
-    answer = os.fdopen(os.dup(1), "w")
+    """Read the question and print the answer."""
+    answer: Json
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     be_modest()
     question = json.load(sys.stdin)
     os.chdir(question.get("cwd") or "/")
     sys.path[0] = os.getcwd()  # as for `python -m sglang.launch_server`
     begun = time.time()
-    heard = Warnings()
-    heard.listen()
+    warnings = Warnings()
+    warnings.listen()
     try:
         from sglang.srt import server_args as module  # type: ignore[import-not-found]
 
         load_plugins()
     except BaseException as error:
-        said = {"unavailable": "%s: %s" % (type(error).__name__, cut(str(error)))}
+        answer = {"unavailable": "%s: %s" % (type(error).__name__, cut(str(error)))}
     else:
         if question["want"] == "flags":
-            said = {"version": version(), "flags": flags(module)}
+            answer = {"version": version(), "flags": flags(module)}
         else:
-            heard.take()
-            said = {"answers": [ask(module, list(argv), heard) for argv in question["argvs"]]}
-    said["seconds"] = round(time.time() - begun, 2)
-    answer.write("\n%s%s\n" % (MARK, json.dumps(said)))
-    answer.flush()
-    os._exit(0)  # whatever threads and exit handlers the imports left are not waited for
+            warnings.take()
+            answer = {"answers": [ask(module, list(argv), warnings) for argv in question["argvs"]]}
+    answer["seconds"] = round(time.time() - begun, 2)
+    output.write("\n%s%s\n" % (MARK, json.dumps(answer)))
+    output.flush()
+    os._exit(0)  # without waiting for threads and exit handlers of the imports
 
 
 def be_modest() -> None:
-    """Bounds on memory and processor, as far as this account may set them."""
+    """Limit memory and processor time, as far as this user may."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def be_modest() -> None:
 
 
 def load_plugins() -> None:
-    """Plug-ins may change what the arguments come to; versions that know them load them before they parse."""
+    """Load SGLang's plug-ins, as versions that have them do before they parse: they may change what arguments mean."""
     with contextlib.suppress(ImportError):
         from sglang.srt import plugins
 
@@ -91,14 +91,14 @@ def load_plugins() -> None:
 
 
 class Warnings:
-    """What is logged as a warning, or worse: whatever becomes of the handlers, which parsing replaces."""
+    """Collects what is logged at level warning or above, even though parsing replaces the handlers."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.handle = logging.Logger.callHandlers
 
     def listen(self) -> None:
-        """Hear every logger of this process from now on."""
+        """Collect from every logger of this process from now on."""
 
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
@@ -112,13 +112,13 @@ class Warnings:
         logging.Logger.callHandlers = self.handle  # type: ignore[method-assign]
 
     def take(self) -> list[str]:
-        """What was heard since the last time, each once."""
+        """Return the warnings since the last call, each once."""
         texts, self.texts = list(dict.fromkeys(self.texts)), []
         return texts
 
 
 def version() -> str:
-    """The installed version, by the package's metadata."""
+    """Return the installed version, by the package's metadata."""
     from importlib import metadata
 
     return metadata.version("sglang")
@@ -131,36 +131,36 @@ def cut(text: str) -> str:
 # -- arguments ------------------------------------------------------------------------------------------------------
 
 
-def ask(module: Any, argv: list[str], heard: Warnings) -> Json:
+def ask(module: Any, argv: list[str], warnings: Warnings) -> Json:
     """Parse, resolve and check one command line as the server does before it loads anything.
 
     ``stage`` is where it ended: parse, resolve, check, or done. Up to 0.5.16 parsing resolves, too.
     """
-    said: Json = {"stage": "parse", "error": None, "resolved": {}}
+    answer: Json = {"stage": "parse", "error": None, "resolved": {}}
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
             args = module.prepare_server_args(argv)
-        said["stage"] = "resolve"
+        answer["stage"] = "resolve"
         getattr(args, "resolve_once", do_nothing)()  # may not be called twice on one object
-        said["stage"] = "check"
+        answer["stage"] = "check"
         getattr(args, "check_server_args", do_nothing)()
-        said["stage"] = "done"
-        said["resolved"] = resolved(args)
+        answer["stage"] = "done"
+        answer["resolved"] = resolved(args)
     except SystemExit as error:
-        said["error"] = {"kind": "usage", "status": error.code, "message": usage_error(printed.getvalue())}
+        answer["error"] = {"kind": "usage", "status": error.code, "message": usage_error(printed.getvalue())}
     except Exception as error:
-        said["error"] = describe(error)
-    said["warnings"] = heard.take()
-    return said
+        answer["error"] = describe(error)
+    answer["warnings"] = warnings.take()
+    return answer
 
 
 def do_nothing() -> None:
-    """Stands for a step that a version has not."""
+    """Stand in for a step that a version does not have."""
 
 
 def usage_error(text: str) -> str:
-    """argparse's complaint: what follows ``error:`` on the last line that has it."""
+    """Return argparse's message: what follows ``error:`` on the last line that has it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         if "error: " in line:
@@ -169,7 +169,7 @@ def usage_error(text: str) -> str:
 
 
 def describe(error: BaseException) -> Json:
-    """An exception: its own message, that of the one at the bottom of it, and the statement that raised it."""
+    """Return an exception's own message, that of its root cause, and the statement that raised it."""
     root: BaseException = error
     while root.__cause__ is not None or (root.__context__ is not None and not root.__suppress_context__):
         root = root.__cause__ or root.__context__ or root
@@ -192,7 +192,7 @@ def describe(error: BaseException) -> Json:
 
 
 def source(path: str, number: int) -> str:
-    """The statement at a line, up to where its brackets close: `assert` may have nothing else to say."""
+    """Return the statement at a line, up to where its brackets close: an `assert` may have no other message."""
     text = ""
     for line in range(number, number + 8):
         text = (text + " " + linecache.getline(path, line).strip()).strip()
@@ -202,46 +202,46 @@ def source(path: str, number: int) -> str:
 
 
 def resolved(args: Any) -> Json:
-    """The values the server would start with, by the names of its fields; those that JSON cannot say are left out."""
-    # In 0.5.23 the fields themselves stay as they were asked.
+    """Return the values the server would start with, by its field names, as far as JSON can represent them."""
+    # In 0.5.23 the fields themselves stay as they were requested.
     values = args.resolved_dict() if hasattr(args, "resolved_dict") else vars(args)
-    found = {}
+    kept = {}
     for name, value in values.items():
         if name in PASSING or name.startswith("_") or (_SECRET.search(name) and isinstance(value, str)):
             continue
-        with contextlib.suppress(Unspeakable):
-            found[name] = speakable(value)
-    return found
+        with contextlib.suppress(Unrepresentable):
+            kept[name] = as_json(value)
+    return kept
 
 
-def speakable(value: Any) -> Any:
-    """A value as JSON has it. Raises Unspeakable."""
+def as_json(value: Any) -> Any:
+    """Return a value as JSON has it. Raise Unrepresentable."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise Unspeakable
+            raise Unrepresentable
         return value
     if isinstance(value, enum.Enum):
-        return speakable(value.value)
+        return as_json(value.value)
     if isinstance(value, str):
         if len(value) > TEXT_LIMIT:
-            raise Unspeakable
+            raise Unrepresentable
         return value
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [speakable(item) for item in value]
+        return [as_json(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {str(key): speakable(item) for key, item in value.items()}
-    raise Unspeakable
+        return {str(key): as_json(item) for key, item in value.items()}
+    raise Unrepresentable
 
 
 # -- flags ----------------------------------------------------------------------------------------------------------
 
 
 def flags(module: Any) -> list[Json]:
-    """Every flag of the installed version's parser, in the layout of deployer's flag tables."""
+    """Return every flag of the installed version's parser, in the layout of deployer's flag tables."""
     parser = argparse.ArgumentParser(add_help=False)
     module.ServerArgs.add_cli_args(parser)
     return [flag(action) for action in parser._actions if action.option_strings]
@@ -254,29 +254,29 @@ def flag(action: argparse.Action) -> Json:
     names = list(action.option_strings)
     if kind == "BooleanOptionalAction":
         names = [name for name in names if not name.startswith("--no-")] or names
-    said: Json = {"names": names, "dest": action.dest}
+    entry: Json = {"names": names, "dest": action.dest}
     if action.nargs != 0:
-        said["type"] = type_name(action.type)
+        entry["type"] = type_name(action.type)
     if kind:
-        said["action"] = kind
+        entry["action"] = kind
     if action.nargs is not None:
-        said["nargs"] = action.nargs
+        entry["nargs"] = action.nargs
     if action.choices is not None:
-        said["choices"] = [plain(choice) for choice in action.choices]
+        entry["choices"] = [plain(choice) for choice in action.choices]
         if isinstance(action.choices, (set, frozenset)):
-            said["choices"].sort(key=str)
+            entry["choices"].sort(key=str)
     if (
         action.default not in (None, argparse.SUPPRESS)
         and action.default is not False
         and not _SECRET.search(action.dest)
     ):
-        with contextlib.suppress(Unspeakable):
-            said["default"] = harmless(action.default)
+        with contextlib.suppress(Unrepresentable):
+            entry["default"] = harmless(action.default)
     if action.required:
-        said["required"] = True
+        entry["required"] = True
     if kind.startswith("Deprecated") or _DEPRECATED.search(action.help or ""):
-        said["deprecated"] = True
-    return said
+        entry["deprecated"] = True
+    return entry
 
 
 def type_name(kind: Any) -> str:
@@ -290,17 +290,17 @@ def plain(value: Any) -> Any:
 
 
 def harmless(value: Any) -> Any:
-    """A default that says nothing about this machine: no path, no name of it, nothing out of the environment."""
+    """Return a default that says nothing about this machine: no path, not its name, nothing from the environment."""
     if isinstance(value, str):
         own = {text for text in os.environ.values() if len(text) > 3} | {os.uname().nodename}
         if not _PLAIN.fullmatch(value) or value in own:
-            raise Unspeakable
+            raise Unrepresentable
         return value
     if isinstance(value, (list, tuple)):
         return [harmless(item) for item in value]
     if isinstance(value, (bool, int, float)):
-        return speakable(value)
-    raise Unspeakable
+        return as_json(value)
+    raise Unrepresentable
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def test_the_tree_in_the_docstring_of_errors_is_true() -> None:
         (["-i", EXAMPLE, "bench", "--levels", "8,8"], "distinct numbers"),
         (["-i", EXAMPLE, "bench", "--levels", "0"], "distinct numbers"),
         (["-i", EXAMPLE, "bench", "--export", "/nowhere/x.jsonl"], "no folder /nowhere"),
-        (["-i", EXAMPLE, "check", "--sglang", "abc"], "no version of SGLang"),
+        (["-i", EXAMPLE, "check", "--sglang", "abc"], "not a valid SGLang version"),
         (["-i", EXAMPLE, "rollback", "--to", "x"], "x"),
     ],
 )
@@ -144,7 +144,7 @@ def test_profiles_are_listed_with_their_arguments(capsys: pytest.CaptureFixture[
     listed = capsys.readouterr().out
     assert "pp8-async-mb64" in listed
     assert "one GPU (1 GPU)" in listed
-    assert "the SGLang version on the host is not known; flags are those of " in listed
+    assert "the SGLang version on the host is unknown; flags are those of " in listed
 
 
 def test_check_passes_the_example(capsys: pytest.CaptureFixture[str]) -> None:

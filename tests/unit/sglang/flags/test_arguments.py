@@ -196,7 +196,7 @@ def test_api_key_goes_to_the_config_file() -> None:
 
 def test_preview_without_a_version() -> None:
     arguments = launch_arguments(profile(), service(), None)
-    assert arguments.notes == ["the SGLang version on the host is not known; flags are those of 0.5.23"]
+    assert arguments.notes == ["the SGLang version on the host is unknown; flags are those of 0.5.23"]
     assert "0.5.10.post1" in launch_arguments(profile(), service(), "0.5.11").notes[0]
 
 

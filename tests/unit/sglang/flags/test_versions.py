@@ -72,7 +72,7 @@ def test_nearest_before(asked: str, taken: str) -> None:
 
 def test_no_version_lists_those_that_are_known() -> None:
     for text in ("abc", ""):
-        with pytest.raises(ConfigError, match="is no version of SGLang") as caught:
+        with pytest.raises(ConfigError, match="is not a valid SGLang version") as caught:
             flag_table(text)
         assert all(version in (caught.value.remedy or "") for version in KNOWN)
 
