@@ -49,7 +49,7 @@ def test_what_an_older_server_computed() -> None:
     assert found.capacity == 64
     assert Computed.from_json(json.loads(json.dumps(found.as_json()))) == found
     words = "; ".join(found.sentences())
-    assert "4 micro-batches in turn of 32 requests at most" in words
+    assert "4 micro-batches in turn of at most 32 requests" in words
     assert "free 68.2" in words
 
 
