@@ -1,14 +1,15 @@
-"""What the operation `sample` answers, as typed values. Sizes are bytes, powers watts, clocks MHz, shares percent."""
+"""What the operation ``sample`` answers. Sizes are bytes, powers watts, clocks MHz, shares percent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any, Self
+
+from deployer.records.codec import Record
 
 #: NVML's reasons for a lowered clock that are trouble (``nvml.h``, nvmlClocksEventReasons), by their bits. Idle, a
-#: clock that was asked for, and the power cap (0x4: its own matter) are none.
+#: clock that was requested, and the power cap (0x4, which is judged separately) are none.
 THROTTLES = {
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -19,95 +20,83 @@ POWER_CAP = 0x4
 
 
 @dataclass(frozen=True, slots=True)
-class GpuSample:
-    """One GPU at one moment; None where the driver does not tell."""
+class GpuSample(Record):
+    """One GPU at one moment. None, or no memory, if the driver does not report it."""
 
     index: int
-    utilization: float | None
-    power_w: float | None
-    power_limit_w: float | None
-    memory_used: int
-    memory_total: int
-    temperature_c: float | None
-    clock_mhz: float | None
-    clock_max_mhz: float | None
-    throttle: int | None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        known: dict[str, Any] = {name: data.get(name) for name in cls.__slots__}
-        return cls(**known)
+    utilization: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    memory_used: int = 0
+    memory_total: int = 0
+    temperature_c: float | None = None
+    clock_mhz: float | None = None
+    clock_max_mhz: float | None = None
+    throttle: int | None = None
 
     @property
     def throttled(self) -> list[str]:
-        """Why its clock is lowered, where that is trouble."""
+        """Why its clock is lowered, if that is trouble."""
         return [name for bit, name in THROTTLES.items() if (self.throttle or 0) & bit]
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine itself. ``pages_swapped`` is what went to swap or came back while it was looked at."""
+class Disk(Record):
+    """The space of a file system."""
 
-    memory_total: int
-    memory_available: int
-    swap_total: int
-    swap_free: int
-    load: tuple[float, ...]
-    cpus: int
-    disks: dict[str, tuple[int, int]]
-    """Path -> free, total."""
-    pages_swapped: int
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            memory_total=int(data.get("memory_total") or 0),
-            memory_available=int(data.get("memory_available") or 0),
-            swap_total=int(data.get("swap_total") or 0),
-            swap_free=int(data.get("swap_free") or 0),
-            load=tuple(float(value) for value in data.get("load") or ()),
-            cpus=int(data.get("cpus") or 1),
-            disks={
-                str(path): (int(space["free"]), int(space["total"]))
-                for path, space in (data.get("disks") or {}).items()
-            },
-            pages_swapped=int(data.get("pages_swapped") or 0),
-        )
+    free: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """Some seconds of looking. ``gpus`` has the samples of each GPU by its index; empty where none can be seen."""
+class Machine(Record):
+    """The machine itself. ``pages_swapped`` went to swap or came back during the samples; ``disks`` are by path."""
 
-    now: float
-    count: int
-    gpus: dict[int, tuple[GpuSample, ...]]
-    connections: float | None
-    """Established connections to the service's port: the median of all looks."""
-    machine: Machine
-    problem: str | None
+    memory_total: int = 0
+    memory_available: int = 0
+    swap_total: int = 0
+    swap_free: int = 0
+    load: tuple[float, ...] = ()
+    cpus: int = 1
+    disks: dict[str, Disk] = field(default_factory=dict)
+    pages_swapped: int = 0
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        samples = data.get("samples") or ()
+
+@dataclass(frozen=True, slots=True)
+class Sample(Record):
+    """The GPUs, and the established connections to the service's port, at one moment."""
+
+    gpus: tuple[GpuSample, ...] = ()
+    connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled(Record):
+    """Samples of some seconds. ``problem`` is that of nvidia-smi, if there is one."""
+
+    now: float = 0.0
+    samples: tuple[Sample, ...] = ()
+    machine: Machine = field(default_factory=Machine)
+    problem: str | None = None
+
+    @property
+    def gpus(self) -> dict[int, tuple[GpuSample, ...]]:
+        """The samples of each GPU by its index; empty if none can be seen."""
         gpus: dict[int, tuple[GpuSample, ...]] = {}
-        for item in samples:
-            for gpu in map(GpuSample.from_json, item.get("gpus") or ()):
-                gpus[gpu.index] = (*gpus.get(gpu.index, ()), gpu)
-        counted = [item["connections"] for item in samples if item.get("connections") is not None]
-        return cls(
-            now=float(data.get("now") or 0.0),
-            count=len(samples),
-            gpus=gpus,
-            connections=float(median(counted)) if counted else None,
-            machine=Machine.from_json(data.get("machine") or {}),
-            problem=data.get("problem"),
-        )
+        for gpu in (gpu for sample in self.samples for gpu in sample.gpus):
+            gpus[gpu.index] = (*gpus.get(gpu.index, ()), gpu)
+        return gpus
+
+    @property
+    def connections(self) -> float | None:
+        """Established connections to the service's port: the median of all samples."""
+        counts = [sample.connections for sample in self.samples if sample.connections is not None]
+        return float(median(counts)) if counts else None
 
     def mean(self, what: Callable[[GpuSample], float | None]) -> dict[int, float]:
-        """The mean of something over the samples of each GPU; without those that do not tell."""
-        told = {
+        """Return the mean of something over the samples of each GPU, without GPUs that do not report it."""
+        known = {
             index: [value for gpu in looks if (value := what(gpu)) is not None]
             for index, looks in self.gpus.items()
         }
-        return {index: fmean(values) for index, values in told.items() if values}
+        return {index: fmean(values) for index, values in known.items() if values}

@@ -1,14 +1,14 @@
-"""Line charts as SVG, drawn here so that a page needs nothing from elsewhere. Pure.
+"""Line charts as SVG, drawn here so that a page loads nothing. Pure.
 
 Colours and fonts come from the page's style sheet (``.s0``, ``.s1``, ... for series), so that they follow light,
-dark and print. Series differ by marker and dash too, and every point is a target with its words in it.
+dark and print. Series differ by marker and dash too, and every point is a target that holds its description.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
@@ -26,7 +26,7 @@ _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "12 4")
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a series: place, words for who looks at it, and a label beside it (or none)."""
+    """A point of a series: place, the words of its tooltip, and a label beside it (or none)."""
 
     x: float
     y: float
@@ -36,25 +36,28 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """A line: which subject it is (its colour), its points in order, and single dots that belong to it."""
+    """A line: the number of its subject (its colour), its points in order, and single dots that belong to it.
+
+    ``spans`` are low and high at each point's x, drawn as whiskers; ``path`` is where the line runs if it is finer than
+    its points.
+    """
 
     number: int
     name: str
     points: Sequence[Point]
     dots: Sequence[tuple[float, float]] = ()
-    #: Low and high at each point's x: drawn as a whisker.
-    spans: Sequence[tuple[float, float, float]] = field(default=())
-    #: Where the line runs, if it is finer than its points.
+    spans: Sequence[tuple[float, float, float]] = ()
     path: Sequence[tuple[float, float]] = ()
 
-    def way(self) -> Sequence[tuple[float, float]]:
+    @property
+    def places(self) -> Sequence[tuple[float, float]]:
         """The places that the line goes through."""
         return self.path or [(point.x, point.y) for point in self.points]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows. ``ticks``: places that must be shown (else round numbers); ``log`` for powers of two."""
+    """What an axis shows. ``ticks``: the places to mark (else round numbers); ``log`` for powers of two."""
 
     title: str
     ticks: Sequence[float] = ()
@@ -63,8 +66,8 @@ class Axis:
 
 
 def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Markup:
-    """A chart of one or more lines; y begins at 0."""
-    xs = [*x.ticks, *(place for line in series for place, _ in line.way())]
+    """Draw one or more lines; y begins at 0."""
+    xs = [*x.ticks, *(place for line in series for place, _ in line.places)]
     xs += [point.x for line in series for point in line.points]
     top = y.top or highest(series)
     y_ticks = round_ticks(top)
@@ -108,7 +111,7 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Markup
 
 
 def _label(words: str, left: float, top: float, placed: list[tuple[float, float]]) -> Markup:
-    """A point's label above it, or below it at the upper edge; none where it would lie on another."""
+    """Return a point's label above it, or below it at the upper edge; nothing if it would lie on another."""
     x, y = left + 7, top - 6 if top - 6 > _LABEL[1] else top + 14
     if any(abs(x - other) < _LABEL[0] and abs(y - height) < _LABEL[1] for other, height in placed):
         return Markup("")
@@ -123,8 +126,8 @@ def _line(
     placed: list[tuple[float, float]],
 ) -> Markup:
     parts = [Markup('<g class="series s{}" data-series="{}">').format(line.number % 8, line.number)]
-    if len(line.way()) > 1:
-        path = " ".join(f"{across(place)},{up(value)}" for place, value in line.way())
+    if len(line.places) > 1:
+        path = " ".join(f"{across(place)},{up(value)}" for place, value in line.places)
         parts.append(
             Markup('<polyline class="line" points="{}" stroke-dasharray="{}"/>').format(
                 path, _DASHES[line.number % len(_DASHES)]
@@ -153,7 +156,7 @@ def _line(
 
 
 def marker(number: int, x: float, y: float) -> Markup:
-    """The marker of a series at a place."""
+    """Return the marker of a series at a place."""
     shape = _MARKERS[number % len(_MARKERS)]
     if shape in ("circle", "ring"):
         return Markup('<circle class="marker {}" cx="{}" cy="{}" r="4"/>').format(shape, x, y)
@@ -168,7 +171,7 @@ def marker(number: int, x: float, y: float) -> Markup:
 
 
 def swatch(number: int) -> Markup:
-    """A short piece of a series' line with its marker, for legends."""
+    """Return a short piece of a series' line with its marker, for legends."""
     return Markup(
         '<svg class="swatch s{}" viewBox="0 0 30 12" aria-hidden="true">'
         '<line class="line" x1="1" x2="29" y1="6" y2="6" stroke-dasharray="{}"/>{}</svg>'
@@ -176,7 +179,7 @@ def swatch(number: int) -> Markup:
 
 
 def highest(series: Sequence[Series]) -> float:
-    """The highest of all that the lines show; 0 where they show nothing."""
+    """Return the highest value that the lines show; 0 if they show nothing."""
     highs = [point.y for line in series for point in line.points]
     highs += [value for line in series for _, value in (*line.dots, *line.path)]
     highs += [high for line in series for _, _, high in line.spans]
@@ -184,7 +187,7 @@ def highest(series: Sequence[Series]) -> float:
 
 
 def round_ticks(top: float, most: int = 6) -> list[float]:
-    """Round numbers from 0 to at least ``top``, at most ``most`` steps apart."""
+    """Return round numbers from 0 to at least ``top``, in at most ``most`` steps."""
     if not 0 < top / most < math.inf:
         return [0.0, 1.0]
     exponent = math.floor(math.log10(top / most))
@@ -195,7 +198,7 @@ def round_ticks(top: float, most: int = 6) -> list[float]:
 
 
 def figure(value: float) -> str:
-    """A number for a tick: no more digits than it needs."""
+    """Return a number for a tick, with no more digits than it needs."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 

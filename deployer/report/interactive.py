@@ -1,7 +1,7 @@
-"""The plots of a page once more, to zoom into and to pan: figures for plotly.js. Pure, but for `library`.
+"""The plots of a page as figures for plotly.js, to zoom and pan. Pure, except for `library`.
 
-The page keeps its own plots for paper and for a browser without scripts. Colours are the style sheet's, put in by
-the page's script, so a figure holds none.
+The page keeps its own plots for paper and for a browser without scripts. A figure holds no colours: the page's script
+takes them from the style sheet.
 """
 
 from __future__ import annotations
@@ -22,21 +22,18 @@ _DASHES = ("solid", "7px,3px", "2px,3px", "9px,3px,2px,3px", "4px,4px", "12px,4p
 
 
 def library() -> str:
-    """The text of plotly.js, from the Python package of that name.
-
-    Raises UsageError where it is not installed: it is an extra.
-    """
+    """Return the text of plotly.js, from the Python package plotly. Raise UsageError if that is not installed."""
     try:
         return str(importlib.import_module("plotly.offline").get_plotlyjs())
     except ImportError as error:
         raise UsageError(
-            f"plots to zoom into need the package plotly, which is not installed ({error})",
+            f"interactive plots need the package plotly, which is not installed ({error})",
             remedy="install deployer with its extra: pip install 'deployer[plots]'; or leave out --interactive",
         ) from error
 
 
 def figure(series: Sequence[Series], x: Axis, y: Axis) -> Json:
-    """``{"data", "layout"}`` for ``Plotly.newPlot``; every trace says in ``meta`` which subject it belongs to."""
+    """Return ``{"data", "layout"}`` for ``Plotly.newPlot``; ``meta`` of a trace is the number of its subject."""
     traces = [trace for line in series for trace in _traces(line)]
     across: Json = {"title": {"text": str(escape(x.title))}, "zeroline": False}
     if x.log:
@@ -66,7 +63,7 @@ def _traces(line: Series) -> list[Json]:
         "meta": line.number,
         "x": [point.x for point in line.points],
         "y": [point.y for point in line.points],
-        # plotly takes some tags in a text for tags.
+        # plotly interprets some tags in a text.
         "customdata": [str(escape(point.words)) for point in line.points],
         "hovertemplate": "%{customdata}<extra></extra>",
         "line": {"dash": _DASHES[line.number % len(_DASHES)], "width": 2},

@@ -1,4 +1,4 @@
-"""How a launch under way looks: a live panel on a terminal, a line now and then elsewhere."""
+"""A launch in progress: a live panel on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deployer.deploy.wait import WaitUpdate
 from deployer.sglang.log.launch import PHASES, Count
 from deployer.text import duration, size
 
-#: Seconds between two lines of one phase where there is no terminal.
+#: Seconds between two lines of one phase without a terminal.
 PLAIN_INTERVAL = 10.0
 #: Ranks drawn with a bar of their own.
 _MAX_RANKS = 8
@@ -47,7 +47,7 @@ class LaunchView:
             self._plain(update)
 
     def close(self) -> None:
-        """Take the panel down and give the terminal back; the step's own line sums it up. Safe to call twice."""
+        """Remove the panel; the step's own line sums the launch up. Safe to call twice."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -127,7 +127,7 @@ class LaunchView:
 
 def _facts(update: WaitUpdate) -> str:
     facts = []
-    # What was read is about loading: once that is over it tells nothing of what is waited for.
+    # Once loading is over, what was read says nothing about the current wait.
     if update.phase == "load" and update.cached:
         facts.append("weights come from the page cache")
     elif update.phase == "load" and update.bytes_read:
@@ -144,7 +144,7 @@ def _facts(update: WaitUpdate) -> str:
 
 
 def _read(read: int, total: int | None) -> str:
-    """What was read from storage: more than the checkpoint where it had to be read again."""
+    """What was read from storage: more than the checkpoint if parts had to be read again."""
     if not total:
         return f"read {size(read)}"
     if read > total:

@@ -1,4 +1,4 @@
-"""Steps and their outcome, as a person at a terminal (or a log file) reads them."""
+"""The steps of a change, as a person at a terminal (or in a log file) reads them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WIDTH = max(len(title) for title in STEP_TITLES.values())
 
 
 class TerminalReporter:
-    """One line a step: a mark, its name, what came of it, how long it took. Long steps show what they are at.
+    """Prints one line per step: a mark, its name, its result, how long it took. Long steps show their progress.
 
-    On a terminal the running step is a moving line that the finished one replaces; elsewhere (a pipe, a CI log) only
-    finished lines and a sparse progress are printed.
+    On a terminal the running step is a moving line that the finished one replaces; elsewhere (a pipe, a CI log) it
+    prints finished lines, and progress now and then.
     """
 
     def __init__(self, console: Console) -> None:

@@ -256,10 +256,10 @@ def disk_low(e: Evidence) -> Answer:
     if (machine := e.machine) is None or not machine.disks:
         return _NOT_SAMPLED
     texts = {
-        path: f"{path}: {free / GIB:.0f} of {total / GIB:.0f} GiB free"
-        for path, (free, total) in machine.disks.items()
+        path: f"{path}: {disk.free / GIB:.0f} of {disk.total / GIB:.0f} GiB free"
+        for path, disk in machine.disks.items()
     }
-    low = [texts[path] for path, (free, _) in machine.disks.items() if free < LITTLE_DISK]
+    low = [texts[path] for path, disk in machine.disks.items() if disk.free < LITTLE_DISK]
     return Present("; ".join(low), tuple(low)) if low else Absent("; ".join(texts.values()))
 
 
