@@ -29,6 +29,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from deployer.records.failure import Failure
+from deployer.records.verdict import Verdict
 
 
 class DeployerError(Exception):
@@ -132,9 +133,7 @@ class CandidateRejected(Exception):
     ``state`` is what the release becomes: ``failed`` or ``inconclusive``.
     """
 
-    def __init__(
-        self, failure: Failure, state: str = "failed", verdict: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, failure: Failure, state: str = "failed", verdict: Verdict | None = None) -> None:
         super().__init__(failure.cause)
         self.failure = failure
         self.state = state

@@ -17,9 +17,11 @@ from pathlib import Path
 from statistics import mean, median, pstdev
 from typing import Any
 
-from deployer.bench.noise import Noise, learn_from
+from deployer.bench.noise import learn_from
 from deployer.bench.rates import Logs, aligned, rates_of
-from deployer.bench.relative import Result, compared
+from deployer.bench.relative import compared
+from deployer.records.bench import BenchRun, Level, Pass
+from deployer.records.verdict import Noise, Result
 
 Json = dict[str, Any]
 
@@ -73,15 +75,15 @@ class Cell:
     inconclusive: float
 
 
-def one_start(rng: random.Random, condition: Condition) -> Json:
-    """The bench document of a start."""
+def one_start(rng: random.Random, condition: Condition) -> BenchRun:
+    """Return the benchmark of a start."""
     whole = rng.gauss(0.0, condition.start)
     levels = []
     for level in LEVELS:
         here = whole + rng.gauss(0.0, condition.level)
         rates = [25.0 * level**0.8 * math.exp(here + rng.gauss(0.0, condition.run)) for _ in range(PASSES)]
-        levels.append({"concurrency": level, "passes": [{"steady_tok_s": rate} for rate in rates]})
-    return {"levels": levels}
+        levels.append(Level(concurrency=level, passes=tuple(Pass(steady_tok_s=rate) for rate in rates)))
+    return BenchRun(levels=tuple(levels))
 
 
 def slowed(logs: Logs, loss: float) -> Logs:

@@ -11,17 +11,19 @@ difference of the two figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
-from deployer.bench.noise import Noise
-from deployer.bench.rates import ONE, Logs, Rates, SetAside, mean, positive, rates_of, table, tables, trouble
-from deployer.bench.relative import FEWEST_LEVELS, TAIL, Effect, compared, measured_alike
+from deployer.bench.noise import quantile
+from deployer.bench.rates import Logs, Rates, level_label, mean, rates_of
+from deployer.bench.relative import FEWEST_LEVELS, TAIL, compared, measured_alike, with_interval
+from deployer.records.bench import ONE, About, BenchRun, Level, Quantiles, Singles
+from deployer.records.codec import Json
+from deployer.records.verdict import Effect, Noise, SetAside
 
-Json = dict[str, Any]
-Verdict = Literal["more", "less", "no effect shown", "not compared"]
+Shown = Literal["more", "less", "no effect shown", "not compared"]
 
 #: Figures of a level, by their names in bench.json: rates in tok/s (more is better), times in s (less is better).
 RATES = ("aggregate_tok_s", "steady_tok_s")
@@ -37,60 +39,64 @@ _Z = 1.96
 class Subject:
     """Benchmarks that are taken together under one name.
 
-    ``starts`` tells, benchmark by benchmark, which start of a server it measured; equal texts are one start.
-    ``about`` is what else is known of it (profile, SGLang, model, arguments, ...).
+    ``starts`` says, benchmark by benchmark, which start of a server it measured; equal texts are one start.
     """
 
     name: str
-    benches: tuple[Mapping[str, Any], ...]
+    benches: tuple[BenchRun, ...]
     starts: tuple[str, ...]
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: About = field(default_factory=About)
 
     def count(self) -> int:
         """How many starts it is made of."""
         return len(set(self.starts))
 
+    def levels(self) -> set[int]:
+        """The levels with a rate; 1 is the single stream."""
+        return {level for bench in self.benches for level in rates_of(bench).passes}
 
-@dataclass(frozen=True)
-class Finding:
-    """One figure of two subjects. ``concurrency`` 1 is the single stream; None means all levels together."""
+    def label(self, index: int) -> str:
+        """The name of one of its benchmarks."""
+        return self.name if len(self.benches) == 1 else f"{self.name}, benchmark {index + 1}"
 
-    figure: str
-    concurrency: int | None
-    reference: float | None
-    value: float | None
-    effect: Effect | None
-    verdict: Verdict
+
+@dataclass(frozen=True, slots=True)
+class Change(Effect):
+    """One figure of two subjects; values in tok/s or s. ``concurrency`` None means all levels together."""
+
+    figure: str = ""
+    concurrency: int | None = None
+    reference: float | None = None
+    value: float | None = None
+
+    @property
+    def verdict(self) -> Shown:
+        """What the interval shows."""
+        if self.interval is None:
+            return "not compared"
+        return "more" if self.low > 0 else "less" if self.high < 0 else "no effect shown"
 
     @property
     def better(self) -> bool | None:
-        """Whether the change is for the better; None where none is shown."""
+        """Whether the change is for the better; None if none is shown."""
         if self.verdict not in ("more", "less"):
             return None
         return (self.verdict == "less") == (self.figure in TIMES)
 
     def word(self) -> str:
-        """The verdict as a word of the figure."""
+        """Return the verdict as a word of the figure."""
         if self.verdict in ("more", "less"):
             words = ("shorter", "longer") if self.figure in TIMES else ("slower", "faster")
             return words[self.verdict == "more"]
         return "within noise" if self.verdict == "no effect shown" else "not compared"
 
-    def as_dict(self) -> Json:
-        """As it appears in JSON: values in tok/s or s, effects as shares."""
-        return {
-            "figure": self.figure,
-            "concurrency": self.concurrency,
-            "reference": self.reference,
-            "value": self.value,
-            "effect": None if self.effect is None else round(self.effect.effect, 6),
-            "interval": None
-            if self.effect is None
-            else [round(self.effect.low, 6), round(self.effect.high, 6)],
-            "verdict": self.verdict,
-            "word": self.word(),
-            "better": self.better,
-        }
+    def phrase(self) -> str:
+        """Return the verdict for a sentence."""
+        return "within noise: no effect shown" if self.verdict == "no effect shown" else self.word()
+
+    def as_json(self) -> Json:
+        """Return its JSON, with the verdict in words."""
+        return {**Effect.as_json(self), "verdict": self.verdict, "word": self.word(), "better": self.better}
 
 
 @dataclass(frozen=True)
@@ -99,112 +105,101 @@ class Comparison:
 
     name: str
     reference: str
-    pooled: Finding
-    findings: tuple[Finding, ...]
+    pooled: Change
+    changes: tuple[Change, ...]
     set_aside: tuple[SetAside, ...] = ()
 
-    def at(self, figure: str, concurrency: int) -> Finding | None:
-        """One figure at one level."""
-        found = (item for item in self.findings if (item.figure, item.concurrency) == (figure, concurrency))
-        return next(found, None)
+    def at(self, figure: str, concurrency: int) -> Change | None:
+        """Return the change of one figure at one level."""
+        changes = (item for item in self.changes if (item.figure, item.concurrency) == (figure, concurrency))
+        return next(changes, None)
+
+    def _rates(self) -> list[Change]:
+        return [item for item in self.changes if item.figure == RATES[0] and item.effect is not None]
 
     def sentences(self) -> list[str]:
-        """What it comes to, in words: throughput at each level, and over all of them."""
+        """Return the result in words: throughput at each level, and over all of them."""
         against = f"{self.name} against {self.reference}"
-        rates = [item for item in self.findings if item.figure == RATES[0] and item.effect is not None]
+        rates = self._rates()
         if not rates:
             return [f"{against}: {self.in_short()}"]
-        said = [f"{against}: {_said(item)}" for item in rates]
+        each = (
+            f"for one, {item.phrase()}"
+            if item.concurrency == ONE
+            else f"at {item.concurrency}, {item.phrase()}"
+            for item in rates
+        )
+        lines = [f"{against}: {item} {where}" for item, where in zip(rates, each, strict=True)]
         if len(rates) > 1 and self.pooled.effect is not None:
-            said.append(f"{against}: {self.in_short()}")
-        return said
+            lines.append(f"{against}: {self.in_short()}")
+        return lines
 
     def in_short(self) -> str:
-        """Throughput over all levels with its verdict, and the change at each, in one line."""
+        """Return throughput over all levels with its verdict, and the change at each, in one line."""
         if self.pooled.effect is None:
-            return "no level is sound in both, so nothing can be said"
-        each = [
-            f"{'one' if item.concurrency == ONE else f'@{item.concurrency}'} {item.effect.effect:+.1%}"
-            for item in self.findings
-            if item.figure == RATES[0] and item.effect is not None
-        ]
-        return f"{self.pooled.effect} over all levels ({', '.join(each)}), {_verdict_words(self.pooled)}"
+            return "no level is sound in both, so nothing can be concluded"
+        each = (f"{level_label(item.concurrency)} {item.effect:+.1%}" for item in self._rates())
+        return f"{self.pooled} over all levels ({', '.join(each)}), {self.pooled.phrase()}"
 
-    def as_dict(self) -> Json:
-        """As it appears in JSON."""
+    def as_json(self) -> Json:
+        """Return its JSON."""
         return {
             "name": self.name,
             "against": self.reference,
-            "pooled": self.pooled.as_dict(),
-            "findings": [item.as_dict() for item in self.findings],
+            "pooled": self.pooled.as_json(),
+            "findings": [item.as_json() for item in self.changes],
             "sentences": self.sentences(),
-            "set_aside": [item.as_dict() for item in self.set_aside],
+            "set_aside": [item.as_json() for item in self.set_aside],
         }
 
 
-def _said(item: Finding) -> str:
-    where = "for one" if item.concurrency == ONE else f"at {item.concurrency}"
-    return f"{item.effect} {where}, {_verdict_words(item)}"
-
-
-def _verdict_words(item: Finding) -> str:
-    return "within noise: no effect shown" if item.verdict == "no effect shown" else item.word()
-
-
 def differences(reference: Subject, other: Subject) -> list[str]:
-    """Why two subjects are not comparable, in words; empty where they are."""
-    found = []
-    if reference.benches and other.benches:
-        why = measured_alike(other.benches[0], reference.benches[0])
-        if why:
-            found.append(why)
-    models = [dict(table(subject.about.get("model"))) for subject in (reference, other)]
-    for key, what in (("path", "the model"), ("fingerprint", "the model's files")):
-        one, two = (model.get(key) for model in models)
-        if one and two and one != two:
-            found.append(
-                f"{what}: {one} and {two}" if key == "path" else f"{what} changed between the measurements"
-            )
-            break
-    else:
-        names = [subject.benches[0].get("model") for subject in (reference, other) if subject.benches]
-        if not all(model.get("path") for model in models) and names[1:] and names[0] != names[1]:
-            found.append(f"the model: {names[0]} and {names[1]}")
-    return found
+    """Return why two subjects are not comparable, in words; empty if they are."""
+    texts = []
+    if (
+        reference.benches
+        and other.benches
+        and (why := measured_alike(other.benches[0], reference.benches[0]))
+    ):
+        texts.append(why)
+    one, two = reference.about.model, other.about.model
+    if one.path and two.path and one.path != two.path:
+        return [*texts, f"the model: {one.path} and {two.path}"]
+    if one.fingerprint and two.fingerprint and one.fingerprint != two.fingerprint:
+        return [*texts, "the model's files changed between the measurements"]
+    names = [subject.benches[0].model for subject in (reference, other) if subject.benches]
+    if not (one.path and two.path) and names[1:] and names[0] != names[1]:
+        texts.append(f"the model: {names[0]} and {names[1]}")
+    return texts
 
 
 def compare(reference: Subject, other: Subject, noise: Noise) -> Comparison:
-    """``other`` against ``reference``, in all figures that both have."""
+    """Compare ``other`` with ``reference`` in all figures that both have."""
     ours, theirs = _rates(other), _rates(reference)
-    missing = {level for rates in (*ours, *theirs) for level in rates.passes}
+    levels = {level for rates in (*ours, *theirs) for level in rates.passes}
     aside = tuple(item for rates in ours for item in rates.set_aside)
-    findings: list[Finding] = []
-    pooled = Finding(RATES[0], None, None, None, None, "not compared")
+    changes: list[Change] = []
+    pooled = Change(figure=RATES[0])
     for figure in RATES:
         sides = _logs(ours, theirs, figure)
         if sides is None:
             continue
         mine, others = sides
-        relative = compared(mine, others, noise, aside=aside)
-        for level, effect in relative.levels.items():
-            values = [math.exp(mean([mean(logs[level]) for logs in side])) for side in (others, mine)]
-            findings.append(Finding(figure, level, values[0], values[1], effect, _verdict(effect)))
-        if figure == RATES[0] and relative.effect is not None:
-            pooled = Finding(figure, None, None, None, relative.effect, _verdict(relative.effect))
-    compared_at = {item.concurrency for item in findings if item.figure == RATES[0]}
-    for level in sorted(missing - compared_at):
-        known = [value_of(subject, RATES[0], level) for subject in (reference, other)]
-        findings.append(Finding(RATES[0], level, known[0], known[1], None, "not compared"))
-    findings += _times(reference, other, noise)
+        relative = compared(mine, others, noise)
+        for level in relative.levels:
+            at = level.concurrency
+            values = [math.exp(mean([mean(logs[at]) for logs in side])) for side in (others, mine)]
+            changes.append(Change(level.effect, level.interval, figure, at, *values))
+        if figure == RATES[0]:
+            pooled = Change(relative.effect, relative.interval, figure)
+    without = levels - {item.concurrency for item in changes if item.figure == RATES[0]}
+    for at in sorted(without):
+        values_at = (value_of(subject, RATES[0], at) for subject in (reference, other))
+        changes.append(Change(None, None, RATES[0], at, *values_at))
+    changes += _times(reference, other, noise)
     order = {name: index for index, name in enumerate((*RATES, *TIMES))}
-    findings.sort(key=lambda item: (item.concurrency or 0, order[item.figure]))
-    return Comparison(other.name, reference.name, pooled, tuple(findings), aside)
-
-
-def _verdict(effect: Effect) -> Verdict:
-    if effect.low > 0:
-        return "more"
-    return "less" if effect.high < 0 else "no effect shown"
+    changes.sort(key=lambda item: (item.concurrency or 0, order[item.figure]))
+    return Comparison(other.name, reference.name, pooled, tuple(changes), aside)
 
 
 def _rates(subject: Subject) -> list[Rates]:
@@ -215,7 +210,7 @@ def _rates(subject: Subject) -> list[Rates]:
     merged = []
     for parts in by_start.values():
         levels = sorted({level for part in parts for level in part.passes})
-        passes = {n: tuple(found for part in parts for found in part.passes.get(n, ())) for n in levels}
+        passes = {n: tuple(one for part in parts for one in part.passes.get(n, ())) for n in levels}
         merged.append(Rates(passes, tuple(item for part in parts for item in part.set_aside)))
     return merged
 
@@ -226,16 +221,16 @@ def _logs(
     """The logarithms of one figure, start by start, at the levels that all of them have. None without any."""
     sides: list[list[dict[int, tuple[float, ...]]]] = []
     for side in (ours, theirs):
-        found = []
+        starts = []
         for rates in side:
             logs = {
                 level: tuple(math.log(part[figure]) for part in passes if figure in part)
                 for level, passes in rates.passes.items()
             }
-            found.append({level: values for level, values in logs.items() if values})
-        most = max((len(logs) for logs in found), default=0)
+            starts.append({level: values for level, values in logs.items() if values})
+        most = max((len(logs) for logs in starts), default=0)
         # One start that measured little must not take the levels from all others.
-        sides.append([logs for logs in found if logs and len(logs) >= FEWEST_LEVELS * most])
+        sides.append([logs for logs in starts if logs and len(logs) >= FEWEST_LEVELS * most])
     if not all(sides):
         return None
     common = sorted(set.intersection(*(set(logs) for side in sides for logs in side)))
@@ -253,73 +248,64 @@ class _Median:
     variance: float
 
 
-def _times(reference: Subject, other: Subject, noise: Noise) -> list[Finding]:
-    found = []
+def _times(reference: Subject, other: Subject, noise: Noise) -> list[Change]:
+    changes = []
     for figure in TIMES:
-        levels = sorted(_levels_with(reference, figure) & _levels_with(other, figure))
+        by_level = [_medians(subject, figure) for subject in (reference, other)]
+        levels = sorted(set.intersection(*map(set, by_level)))
         for level in levels:
-            sides = [_medians(subject, figure, level) for subject in (reference, other)]
+            sides = [medians[level] for medians in by_level]
             values = [math.exp(mean([item.log for item in side])) for side in sides]
             spread = math.sqrt(math.fsum(_variance(side, noise, figure) for side in sides))
-            half = noise.quantile(TAIL / len(levels)) * spread
-            change = math.log(values[1]) - math.log(values[0])
-            effect = Effect(
-                math.expm1(change), math.expm1(change - half), math.expm1(min(change + half, 700))
-            )
-            found.append(Finding(figure, level, values[0], values[1], effect, _verdict(effect)))
-    return found
+            half = quantile(noise, TAIL / len(levels)) * spread
+            effect, interval = with_interval(math.log(values[1]) - math.log(values[0]), half)
+            changes.append(Change(effect, interval, figure, level, *values))
+    return changes
 
 
-def _levels_with(subject: Subject, figure: str) -> set[int]:
-    levels = {level for bench in subject.benches for level in stages(bench)}
-    return {level for level in levels if _medians(subject, figure, level)}
-
-
-def stages(bench: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """The levels of a benchmark by concurrency; the single runs are 1 unless that is a level."""
-    found: dict[int, Mapping[str, Any]] = {ONE: table(bench.get("singles"))}
-    for level in tables(bench.get("levels")):
-        at = level.get("concurrency")
-        if isinstance(at, int) and not isinstance(at, bool) and at >= 1:
-            found[at] = level
-    return found
-
-
-def _medians(subject: Subject, figure: str, level: int) -> list[_Median]:
-    """One median a start that has one there: the mean over its benchmarks."""
-    by_start: dict[str, list[_Median]] = {}
+def _medians(subject: Subject, figure: str) -> dict[int, list[_Median]]:
+    """By level: one median for each start that has one there, the mean over its benchmarks."""
+    by_level: dict[int, dict[str, list[_Median]]] = {}
     for bench, start in zip(subject.benches, subject.starts, strict=True):
-        stage = stages(bench).get(level)
-        if stage is None:
-            continue
-        parts = tables(stage.get("passes"))
-        sound = [part.get("repeat") for part in parts or [stage] if not trouble(part, bench)]
-        samples = [
-            (item.get("pass"), value)
-            for item in tables(stage.get("samples"))
-            if (value := positive(item.get(figure))) and (not parts or item.get("pass") in sound)
-        ]
-        logs = sorted(math.log(value) for _, value in samples)
-        centre = positive(table(stage.get(figure)).get("p50"))
-        if not sound or centre is None:
-            continue
-        if logs and len(sound) < len(parts):
-            centre = math.exp(median(logs))
-        by_pass: dict[Any, list[float]] = {}
-        for number, value in samples:
-            if number is not None:
-                by_pass.setdefault(number, []).append(math.log(value))
-        centres = [median(values) for values in by_pass.values()]
-        between = 0.0
-        if len(centres) > 1:
-            middle = mean(centres)
-            between = math.fsum((x - middle) ** 2 for x in centres) / (len(centres) - 1) / len(centres)
-        one = _Median(math.log(centre), max(_median_variance(logs), between))
-        by_start.setdefault(start, []).append(one)
-    return [
-        _Median(mean([item.log for item in each]), math.fsum(item.variance for item in each) / len(each) ** 2)
-        for each in by_start.values()
+        for level, stage in bench.by_concurrency.items():
+            if one := _median(bench, stage, figure):
+                by_level.setdefault(level, {}).setdefault(start, []).append(one)
+    return {level: [_mean(parts) for parts in starts.values()] for level, starts in by_level.items()}
+
+
+def _mean(parts: Sequence[_Median]) -> _Median:
+    variance = math.fsum(item.variance for item in parts) / len(parts) ** 2
+    return _Median(mean([item.log for item in parts]), variance)
+
+
+def _median(bench: BenchRun, stage: Singles | Level, figure: str) -> _Median | None:
+    """The median of one benchmark's stage; None if nothing sound has one."""
+    passes = stage.passes if isinstance(stage, Level) else ()
+    sound = [part.repeat for part in passes if not bench.trouble(part)]
+    if not sound and (passes or bench.trouble(stage)):
+        return None
+    samples = [
+        (item.repeat, value)
+        for item in stage.samples
+        if (value := getattr(item, figure)) is not None and value > 0 and (not passes or item.repeat in sound)
     ]
+    logs = sorted(math.log(value) for _, value in samples)
+    quantiles: Quantiles | None = getattr(stage, figure)
+    centre = quantiles.p50 if quantiles else None
+    if centre is None or centre <= 0:
+        return None
+    if logs and len(sound) < len(passes):
+        centre = math.exp(median(logs))
+    by_pass: dict[int, list[float]] = {}
+    for number, value in samples:
+        if number is not None:
+            by_pass.setdefault(number, []).append(math.log(value))
+    centres = [median(values) for values in by_pass.values()]
+    between = 0.0
+    if len(centres) > 1:
+        middle = mean(centres)
+        between = math.fsum((x - middle) ** 2 for x in centres) / (len(centres) - 1) / len(centres)
+    return _Median(math.log(centre), max(_median_variance(logs), between))
 
 
 def _median_variance(logs: Sequence[float]) -> float:
@@ -348,13 +334,13 @@ def _variance(side: Sequence[_Median], noise: Noise, figure: str) -> float:
 
 
 def value_of(subject: Subject, figure: str, level: int) -> float | None:
-    """A figure of a level as the benchmarks tell it, sound or not: the mean over those that have it."""
-    known = []
+    """Return a figure of a level as the benchmarks have it, sound or not: the mean over those that do."""
+    values = []
     for bench in subject.benches:
-        if level == ONE and not any(item.get("concurrency") == ONE for item in tables(bench.get("levels"))):
-            value = positive(bench.get("single_stream_tok_s"))
-        else:
-            value = positive(table(stages(bench).get(level)).get(figure))
-        if value:
-            known.append(value)
-    return mean(known) if known else None
+        stage = bench.level(level)
+        value: float | None = getattr(stage, figure, None)
+        if level == ONE and stage is None:
+            value = bench.single_stream_tok_s
+        if value is not None and value > 0:
+            values.append(value)
+    return mean(values) if values else None

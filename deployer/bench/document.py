@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
+
+from deployer.records.bench import BenchRun
 
 #: Bytes of the largest document; that of 32 levels with 20 passes of 4096 requests each is a tenth of it.
 LARGEST = 1 << 30
-#: The newest version of the document that is known here; `deployer.bench.load.run` writes it.
+#: The newest version of the document that can be read; `deployer.bench.load.run` writes it.
 NEWEST = 2
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def read_document(text: str) -> Any:
-    """The JSON value of ``text``. ValueError, with what is wrong, where it is none.
+def read_document(text: str) -> BenchRun:
+    """Return the benchmark in ``text``. Raise ValueError, with the reason, if there is none."""
+    return BenchRun.from_json(read_json(text))
 
-    What no benchmark holds and no reader expects is made harmless: numbers that are none or beyond a float are null,
-    halves of characters and signs that steer a terminal are U+FFFD.
+
+def read_json(text: str) -> Any:
+    """Return the JSON value of ``text``. Raise ValueError, with the reason, if it is not valid.
+
+    What no reader expects is made harmless: numbers that are not finite or too large for a float become null, halves
+    of characters and control characters U+FFFD.
     """
     try:
         return _clean(json.loads(text, parse_int=_whole, parse_float=_real, parse_constant=lambda _: None))
@@ -27,12 +33,14 @@ def read_document(text: str) -> Any:
         raise ValueError("it is nested more deeply than any benchmark") from None
 
 
-def newer(document: Mapping[str, Any]) -> str:
-    """Why a document's version cannot be read here; empty where it can. One that tells none is taken as it is."""
-    schema = document.get("schema")
+def newer(bench: BenchRun) -> str:
+    """Return why a document's version cannot be read here; empty if it can, or if it has none."""
+    schema = bench.schema
+    if schema is None and "schema" in bench.extra:
+        schema = bench.extra["schema"]
     if schema is None or (isinstance(schema, int) and schema <= NEWEST):
         return ""
-    return f"it is of version {str(schema)[:20]}, and this deployer knows those up to {NEWEST}"
+    return f"it is of version {str(schema)[:20]}, and this deployer reads those up to {NEWEST}"
 
 
 def _whole(digits: str) -> int | None:

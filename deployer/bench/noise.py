@@ -13,18 +13,17 @@ with the weight of its degrees of freedom, so that a few starts move the estimat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Any
 
-from deployer.bench.rates import Logs, aligned, mean, positive, rates_of, table
+from deployer.bench.rates import Logs, aligned, mean, rates_of
+from deployer.records.bench import BenchRun
+from deployer.records.verdict import Noise, starts_text
 
-Json = dict[str, Any]
-
-#: Typical noise (run, level, start). Published figures: throughput of equal runs differs by 0.1-2.5 % within a session
-#: and by 3-4 % between sessions (the difference of two, so 1.4 times the deviation of one).
-TYPICAL_RUN, TYPICAL_LEVEL, TYPICAL_START = 0.01, 0.01, 0.02
+_TYPICAL = Noise()
+#: Typical noise, the defaults of `Noise`. Published figures: throughput of equal runs differs by 0.1-2.5 % within a
+#: session and by 3-4 % between sessions (the difference of two, so 1.4 times the deviation of one).
+TYPICAL_RUN, TYPICAL_LEVEL, TYPICAL_START = _TYPICAL.run, _TYPICAL.level, _TYPICAL.start
 #: How many degrees of freedom of a service's own measurements weigh as much as the typical figures.
 WEIGHT_RUN, WEIGHT_LEVEL, WEIGHT_START = 10.0, 10.0, 20.0
 #: Starts whose variance is more than this many times the expected contradict it; the expectation then weighs less.
@@ -35,72 +34,39 @@ CONTRADICTION = 3.0
 WORST_START = 4.0
 
 
-@dataclass(frozen=True)
-class Noise:
-    """Relative standard deviations, and what they rest on: starts, and degrees of freedom between starts."""
-
-    run: float = TYPICAL_RUN
-    level: float = TYPICAL_LEVEL
-    start: float = TYPICAL_START
-    starts: int = 0
-    freedom: int = 0
-
-    def as_dict(self) -> Json:
-        """As it is kept with a release and shown in a verdict."""
-        return {
-            "run": round(self.run, 6),
-            "level": round(self.level, 6),
-            "start": round(self.start, 6),
-            "starts": self.starts,
-            "freedom": self.freedom,
-        }
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Noise:
-        """The other way; what is missing or no number is typical."""
-        known = table(document)
-        counts = {key: int(positive(known.get(key)) or 0) for key in ("starts", "freedom")}
-        return cls(
-            positive(known.get("run")) or TYPICAL_RUN,
-            positive(known.get("level")) or TYPICAL_LEVEL,
-            positive(known.get("start")) or TYPICAL_START,
-            **counts,
-        )
-
-    def variance(self, logs: Logs) -> float:
-        """Variance of one start's mean over levels (of ``log`` rates)."""
-        count = len(logs)
-        repeats = math.fsum(1 / len(passes) for passes in logs.values()) / count
-        return self.start**2 + (self.level**2 + self.run**2 * repeats) / count
-
-    def variance_at(self, passes: int) -> float:
-        """Variance of one start's figure at one level, measured ``passes`` times."""
-        return self.start**2 + self.level**2 + self.run**2 / passes
-
-    def quantile(self, tail: float) -> float:
-        """By how many standard deviations an estimate is off with probability ``tail``, to one side.
-
-        Student's, with the freedom that the estimate of the noise has (its own and that of the typical figures).
-        """
-        return student(tail, WEIGHT_START + self.freedom)
-
-    def sentence(self) -> str:
-        """What it is and rests on, in words."""
-        figures = f"{self.start:.1%} between starts, {self.run:.1%} between passes"
-        if not self.starts:
-            return f"typical noise is assumed ({figures}): no start of this service shows its own yet"
-        if not self.freedom:
-            known = _starts(self.starts)
-            return f"noise {figures}: passes from {known}, starts typical (no two of one configuration yet)"
-        return f"noise {figures}: from {_starts(self.starts)} of this service and typical figures"
+def variance(noise: Noise, logs: Logs) -> float:
+    """Return the variance of one start's mean over levels (of ``log`` rates)."""
+    count = len(logs)
+    repeats = math.fsum(1 / len(passes) for passes in logs.values()) / count
+    return noise.start**2 + (noise.level**2 + noise.run**2 * repeats) / count
 
 
-def _starts(count: int) -> str:
-    return "1 start" if count == 1 else f"{count} starts"
+def variance_at(noise: Noise, passes: int) -> float:
+    """Return the variance of one start's figure at one level, measured ``passes`` times."""
+    return noise.start**2 + noise.level**2 + noise.run**2 / passes
+
+
+def quantile(noise: Noise, tail: float) -> float:
+    """Return by how many standard deviations an estimate is off with probability ``tail``, to one side.
+
+    Student's, with the freedom that the estimate of the noise has (its own and that of the typical figures).
+    """
+    return student(tail, WEIGHT_START + noise.freedom)
+
+
+def sentence(noise: Noise) -> str:
+    """Return what the noise is and rests on, in words."""
+    figures = f"{noise.start:.1%} between starts, {noise.run:.1%} between passes"
+    if not noise.starts:
+        return f"typical noise is assumed ({figures}): no start of this service shows its own yet"
+    starts = starts_text(noise.starts)
+    if not noise.freedom:
+        return f"noise {figures}: passes from {starts}, starts typical (no two of one configuration yet)"
+    return f"noise {figures}: from {starts} of this service and typical figures"
 
 
 def student(tail: float, freedom: float) -> float:
-    """The upper quantile of Student's distribution (Cornish and Fisher's series; good to 0.01 from 8 degrees on)."""
+    """Return the upper quantile of Student's distribution (Cornish and Fisher; good to 0.01 from 8 degrees on)."""
     z = NormalDist().inv_cdf(1 - tail)
     terms = (
         (z**3 + z) / 4,
@@ -110,15 +76,15 @@ def student(tail: float, freedom: float) -> float:
     return z + math.fsum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
-def learn(configurations: Sequence[Sequence[Mapping[str, Any]]]) -> Noise:
-    """The noise of a service from the bench documents of its proven starts, grouped by configuration."""
+def learn(configurations: Sequence[Sequence[BenchRun]]) -> Noise:
+    """Return the noise of a service from the benchmarks of its proven starts, grouped by configuration."""
     groups = [aligned([rates_of(bench) for bench in group]) for group in configurations]
     groups = [[logs for logs in group if logs] for group in groups]
     return learn_from([group for group in groups if group])
 
 
 def learn_from(groups: Sequence[Sequence[Logs]]) -> Noise:
-    """The same from logarithms of rates; the starts of a group have the same levels."""
+    """Return the same from logarithms of rates; the starts of a group have the same levels."""
     within, passes_freedom = 0.0, 0
     for group in groups:
         for logs in group:

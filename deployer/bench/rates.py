@@ -2,42 +2,20 @@
 
 Only passes whose measurement was sound are used. What disturbed a pass (a saturated client, somebody else's traffic,
 a cut) is our trouble and not the server's, so it is counted apart: such a pass proves nothing, neither good nor bad.
-Documents of schema 1 have no passes; there a level is one pass of itself.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Json = dict[str, Any]
+from deployer.records.bench import ONE, BenchRun, Level, Pass
+from deployer.records.verdict import SetAside
 
-#: The level that stands for the single stream.
-ONE = 1
-#: Kinds of requests that our own end cut off: what would have become of them is not known.
-UNFINISHED = ("cut", "stalled")
 _FIGURES = ("steady_tok_s", "aggregate_tok_s")
-_LARGEST = sys.float_info.max
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """A pass that was measured and is not used. ``repeat`` is None where a whole level is meant."""
-
-    concurrency: int
-    repeat: int | None
-    why: str
-
-    def as_dict(self) -> Json:
-        """As it appears in a verdict."""
-        return {"concurrency": self.concurrency, "repeat": self.repeat, "why": self.why}
-
-    def __str__(self) -> str:
-        which = "" if self.repeat is None else f", pass {self.repeat + 1}"
-        return f"level {self.concurrency}{which}: {self.why}"
+#: Logarithms of the rates of a level's passes, level by level.
+Logs = Mapping[int, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -49,91 +27,47 @@ class Rates:
 
     def levels(self) -> set[int]:
         """The levels with a sound pass."""
-        return {level for level, found in self.passes.items() if found}
+        return {level for level, passes in self.passes.items() if passes}
 
 
-#: Logarithms of the rates of a level's passes, level by level.
-Logs = Mapping[int, tuple[float, ...]]
-
-
-def positive(value: Any) -> float | None:
-    """``value`` where it is a number above 0, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 < value <= _LARGEST else None
-
-
-def tables(value: Any) -> list[Mapping[str, Any]]:
-    """The objects of a JSON list, whatever else is in its place."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
-
-
-def table(value: Any) -> Mapping[str, Any]:
-    """A JSON object, whatever else is in its place."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def trouble(part: Mapping[str, Any], bench: Mapping[str, Any]) -> str:
-    """Why the measurement of a pass or level proves nothing; empty where it is sound."""
-    if part.get("cut_short"):
-        return f"cut short ({part['cut_short']})"
-    if any(table(part.get("failed")).get(kind) for kind in UNFINISHED):
-        return "the run was cut short meanwhile"
-    foreign = part.get("foreign_traffic")
-    if foreign is True or (foreign is None and table(bench.get("foreign_traffic")).get("value") is True):
-        return "somebody else used the server meanwhile"
-    if table(part.get("client")).get("client_limited"):
-        return "the load client itself was saturated"
-    return ""
-
-
-def rates_of(bench: Mapping[str, Any]) -> Rates:
-    """The rates in a bench document. The single stream is level 1, unless that is among the levels."""
+def rates_of(bench: BenchRun) -> Rates:
+    """Return the rates of a benchmark. The single stream is level 1, unless that is among the levels."""
     passes: dict[int, tuple[Mapping[str, float], ...]] = {}
     aside: list[SetAside] = []
-    for level in tables(bench.get("levels")):
-        at = level.get("concurrency")
-        if isinstance(at, bool) or not isinstance(at, int) or at < 1:
+    for level in bench.levels:
+        if level.concurrency < 1:
             continue
-        repeats = tables(level.get("passes"))
         sound = []
-        for index, part in enumerate(repeats or [level]):
-            why = trouble(part, bench)
-            figures = {name: rate for name in _FIGURES if (rate := positive(part.get(name)))}
-            if why:
-                aside.append(SetAside(at, index if repeats else None, why))
-            elif figures:
+        for index, part in enumerate(level.parts):
+            if why := bench.trouble(part):
+                aside.append(SetAside(level.concurrency, index if level.passes else None, why))
+            elif figures := _figures(part):
                 sound.append(figures)
-        passes[at] = tuple(sound)
-    singles = table(bench.get("singles"))
-    alone = singles.get("tok_s")
-    if ONE not in passes and isinstance(alone, list):
-        why = trouble(singles, bench)
-        if why:
+        passes[level.concurrency] = tuple(sound)
+    if ONE not in passes and bench.singles and bench.singles.tok_s is not None:
+        if why := bench.trouble(bench.singles):
             aside.append(SetAside(ONE, None, why))
         else:
-            found = [{"aggregate_tok_s": rate} for value in alone if (rate := positive(value))]
-            passes[ONE] = tuple(found)
+            passes[ONE] = tuple({"aggregate_tok_s": rate} for rate in bench.singles.tok_s if rate > 0)
     return Rates(passes, tuple(aside))
 
 
-def aligned(benches: Sequence[Rates]) -> list[Logs]:
-    """The logarithms of several benchmarks' rates, of the same figure for all of them in each level.
+def _figures(part: Pass | Level) -> dict[str, float]:
+    rates = zip(_FIGURES, (part.steady_tok_s, part.aggregate_tok_s), strict=True)
+    return {name: rate for name, rate in rates if rate is not None and rate > 0}
 
-    That is ``steady_tok_s`` where every pass of every benchmark has it, else ``aggregate_tok_s``; a level that some
+
+def aligned(benches: Sequence[Rates]) -> list[Logs]:
+    """Return the logarithms of several benchmarks' rates, of the same figure for all of them in each level.
+
+    That is ``steady_tok_s`` if every pass of every benchmark has it, else ``aggregate_tok_s``; a level that some
     benchmark did not measure is in none.
     """
     common = set.intersection(*(rates.levels() for rates in benches)) if benches else set()
     result: list[dict[int, tuple[float, ...]]] = [{} for _ in benches]
     for level in sorted(common):
-        figure = next(
-            (
-                name
-                for name in _FIGURES
-                if all(name in part for rates in benches for part in rates.passes[level])
-            ),
-            None,
-        )
+        parts = [part for rates in benches for part in rates.passes[level]]
+        figure = next((name for name in _FIGURES if all(name in part for part in parts)), None)
         if figure is None:
             continue
         for logs, rates in zip(result, benches, strict=True):
@@ -141,6 +75,11 @@ def aligned(benches: Sequence[Rates]) -> list[Logs]:
     return list(result)
 
 
+def level_label(concurrency: int | None) -> str:
+    """Return a level's name in a list."""
+    return "one" if concurrency == ONE else f"@{concurrency}"
+
+
 def mean(values: Sequence[float]) -> float:
-    """The mean of at least one value."""
+    """Return the mean of at least one value."""
     return math.fsum(values) / len(values)

@@ -19,152 +19,165 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from deployer.bench.load.sanity import against_baseline
 from deployer.bench.load.spec import API_KEY_VARIABLE, Spec
-from deployer.bench.log_windows import read_log, with_batches
-from deployer.bench.merge import merged, once_more
+from deployer.bench.merge import against_baseline, merged, once_more
+from deployer.bench.server import read_log, with_server
+from deployer.config.inventory import ServiceConfig
 from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
 from deployer.host import ship
 from deployer.host.client import HostClient
+from deployer.records.bench import BenchRun, Budget
+from deployer.records.codec import BadRecord, Json
+from deployer.records.endpoint import WILDCARDS, Endpoint
 
-Json = dict[str, Any]
 OnEvent = Callable[[Json], None]
+#: Says, from the benchmark so far and the seconds of the budget that are left, which levels to measure once more.
+Again = Callable[[BenchRun, float], Sequence[int]]
 
-#: The load client says something every second; a silence this long means that it is stuck, in seconds.
+#: The load client writes a line every second; if it is silent for this many seconds it is stuck.
 SILENCE = 120.0
-_WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 
 
-class _Engine(Protocol):
+@dataclass(frozen=True)
+class Target:
+    """The server to measure: where it is reached, what it serves, and what the load client needs on its host.
+
+    ``advertised`` is the URL that clients use, ``user`` the account of the engine, whose ``python`` runs the client.
+    """
+
+    endpoint: Endpoint
+    model: str
+    python: str
+    advertised: str | None = None
+    user: str | None = None
+    gpus: Sequence[int] | None = None
+
+    @classmethod
+    def of(cls, service: ServiceConfig, endpoint: Endpoint, model: str | None = None) -> Target:
+        """Return the target that a service is at ``endpoint``; ``model`` is the name it serves, by default as set."""
+        model = model or service.served_model_name or service.model
+        return cls(endpoint, model, service.engine.python, service.advertised, service.user, service.gpus)
+
     @property
-    def python(self) -> str: ...
+    def local_url(self) -> str:
+        """Its address as seen on its host."""
+        address = self.endpoint.address
+        return _url("127.0.0.1" if address in WILDCARDS else address, self.endpoint.port)
+
+    @property
+    def operator_url(self) -> str:
+        """Its address as seen from the operator's machine. Raise ConfigError if it follows from nothing."""
+        if self.advertised:
+            return self.advertised
+        address = self.endpoint.address
+        loopback = address == "localhost"
+        with contextlib.suppress(ValueError):
+            loopback = loopback or ipaddress.ip_address(address).is_loopback
+        if loopback or address in WILDCARDS:
+            raise ConfigError(
+                f"service {self.endpoint.service} binds to {address!r}, so its address as seen from here is unknown",
+                remedy="set `advertised` to the URL that clients use, or run the benchmark on the host "
+                '(bench.place = "host"; it needs httpx in the engine\'s environment)',
+            )
+        return _url(address, self.endpoint.port)
 
 
-class _Secret(Protocol):
-    def resolve(self) -> str: ...
+def _url(address: str, port: int) -> str:
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
 
 
-class Service(Protocol):
-    """What the runner needs of a service's configuration (``ServiceConfig`` has it)."""
+@dataclass(frozen=True)
+class Place:
+    """Where the load comes from (``host`` or ``operator``), the address it goes to, and a note if that needs one."""
+
+    name: str
+    url: str = ""
+    note: str | None = None
 
     @property
-    def name(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def served_model_name(self) -> str | None: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def bind(self) -> str: ...
-    @property
-    def advertised(self) -> str | None: ...
-    @property
-    def engine(self) -> _Engine: ...
-    @property
-    def user(self) -> str | None: ...
-    @property
-    def gpus(self) -> Sequence[int] | None: ...
-    @property
-    def api_key(self) -> _Secret | None: ...
+    def on_host(self) -> bool:
+        """Whether it comes from the host."""
+        return self.name == "host"
+
+
+_HOST, _OPERATOR = Place("host"), Place("operator")
 
 
 def run_benchmark(
     client: HostClient,
-    service: Service,
+    target: Target,
     spec: Mapping[str, Any],
     *,
     on_event: OnEvent | None = None,
-    place: str | None = None,
-    api_key: str | None = None,
-    base_url: str | None = None,
-    baseline: Json | None = None,
-    again: Callable[[Json, float], Sequence[int]] | None = None,
+    baseline: BenchRun | None = None,
+    again: Again | None = None,
     slots: int = 1,
-    silence: float = SILENCE,
-) -> Json:
-    """Measure ``service`` and return the bench document, with ``place`` added.
+) -> BenchRun:
+    """Measure ``target`` and return the benchmark.
 
-    ``spec`` is a service's ``bench`` table (see `deployer.bench.load.spec.Spec`; ``place`` in it is the default
-    for ``place``: ``host``, ``operator`` or ``auto``). ``on_event`` gets progress, and notes ``{"event":
-    "note", "text"}``. ``base_url`` replaces the address that follows from the service. ``api_key`` defaults
-    to the service's own. ``baseline`` is the bench document whose answer to the fixed prompt is compared.
-    ``again`` is asked, with the document so far and the seconds of the budget that are left, which levels to
-    measure once more, until it names none. ``slots`` is how many micro-batches the server turns over.
+    ``spec`` is a service's ``bench`` table (`deployer.config.bench.BenchConfig`). ``on_event`` gets progress, and notes
+    ``{"event": "note", "text"}``. The answer to the fixed prompt is compared with that of ``baseline``. ``again`` names
+    the levels to measure once more, until it names none. ``slots`` is how many micro-batches the server turns over.
 
-    Raises ConfigError (a spec or address that cannot be), GateInconclusive (the client could not run or
-    died), the host's errors; KeyboardInterrupt passes through after the load has been stopped.
+    Raise ConfigError (an invalid spec, an unknown address), GateInconclusive (the client could not run or died), and
+    the host's errors; KeyboardInterrupt passes through after the load has been stopped.
     """
-    tell = on_event or (lambda _event: None)
-    values = dict(spec)
-    wanted = place or values.pop("place", None) or "auto"
-    values.pop("place", None)
+    notify = on_event or (lambda _event: None)
+    values = {name: value for name, value in spec.items() if name != "place"}
+    wanted = spec.get("place") or "auto"
     if wanted not in ("auto", "host", "operator"):
-        raise ConfigError(f"bench.place is {wanted!r}, but it is one of auto, host, operator")
-    if api_key is None and service.api_key is not None:
-        api_key = service.api_key.resolve()
-    has_httpx = wanted != "operator" and engine_has_httpx(client, service)
-    where, values["base_url"], note = choose_place(service, wanted, has_httpx=has_httpx, base_url=base_url)
-    if note:
-        tell({"event": "note", "text": note})
-    if where == "host":  # elsewhere nvidia-smi would tell of other GPUs
-        values.update(nvidia_smi=True, gpus=service.gpus)
-    values["model"] = service.served_model_name or service.model
+        raise ConfigError(f"bench.place is {wanted!r}; it must be one of auto, host, operator")
+    engine = None if wanted == "operator" else client.observe({}, engine=target.python).engine
+    place = choose_place(target, wanted, has_httpx=bool(engine and engine.httpx))
+    if place.note:
+        notify({"event": "note", "text": place.note})
+    if place.on_host:  # elsewhere nvidia-smi would report other GPUs
+        values.update(nvidia_smi=True, gpus=target.gpus)
+    values |= {"base_url": place.url, "model": target.model}
     try:
-        checked = Spec.from_json(values)
+        budget = Spec.from_json(values).budget
     except ValueError as error:
-        raise ConfigError(f"the benchmark of service {service.name} cannot be run: {error}") from error
-    secret = {} if api_key is None else {API_KEY_VARIABLE: api_key}
+        service = target.endpoint.service
+        raise ConfigError(f"the benchmark of service {service} cannot be run: {error}") from error
+    secret = {} if target.endpoint.api_key is None else {API_KEY_VARIABLE: target.endpoint.api_key}
 
-    def measure(asked: Json) -> Json:
-        limit = Spec.from_json(asked).worst_case()
-        if where == "host":
-            lines = _on_host(client, service, asked, secret, limit, silence)
-        else:
-            lines = _as_child(asked, secret, silence)
-        found = _follow(lines, tell)
-        if found is None:
-            raise _no_result(where, "it ended without a result")
-        return found
+    def measure(values: Json) -> BenchRun:
+        lines = _on_host(client, target, values, secret) if place.on_host else _as_child(values, secret)
+        bench = _follow(lines, notify)
+        if bench is None:
+            raise _no_result(place, "it ended without a result")
+        return bench
 
-    ahead = _clock_ahead(client) if where == "operator" else 0.0
+    ahead = 0.0 if place.on_host else _clock_ahead(client)
     bench = measure(values)
     if again is not None:
-        bench = _repeated(bench, values, checked.budget, again, measure)
-    if bench.get("started") is not None:
-        began = bench["started"] + ahead
-        bench = with_batches(bench, read_log(client, service.name, began), slots=slots, began=began)
-    if bench.get("sanity"):
-        bench["sanity"] = against_baseline(bench["sanity"], baseline)
-    bench["place"] = where
-    return bench
+        bench = _repeated(bench, values, budget, again, measure)
+    began = (bench.started or 0.0) + ahead
+    log = read_log(client, target.endpoint.service, began) if bench.started is not None else []
+    bench = with_server(bench, log, slots=slots, began=began)
+    return replace(bench, sanity=bench.sanity and against_baseline(bench.sanity, baseline), place=place.name)
 
 
 def _repeated(
-    bench: Json,
-    values: Json,
-    budget: float,
-    again: Callable[[Json, float], Sequence[int]],
-    measure: Callable[[Json], Json],
-) -> Json:
+    bench: BenchRun, values: Json, budget: float, again: Again, measure: Callable[[Json], BenchRun]
+) -> BenchRun:
     """More passes of the levels that ``again`` names, while it names some and the budget lasts."""
-    while not bench.get("interrupted") and not bench.get("stopped"):
-        left = budget - bench["budget"]["used_s"]
-        levels = again(bench, left) if left > 0 else ()
-        if not levels:
-            break
-        asked = once_more(values, bench, levels, left)
-        if not asked["levels"]:
+    while not bench.interrupted and not bench.stopped:
+        spent = bench.budget or Budget()
+        left = budget - spent.used_s
+        more = once_more(values, bench, again(bench, left) if left > 0 else (), left)
+        if not more["levels"]:
             break
         try:
-            bench = merged(bench, measure(asked))
+            bench = merged(bench, measure(more))
         except GateInconclusive as error:  # what was measured before is as good as it was
-            cut = [*bench["budget"]["cut"], f"another pass of {asked['levels']}: {error}"]
-            return {**bench, "budget": {**bench["budget"], "cut": cut}}
+            cut = (*spent.cut, f"another pass of {more['levels']}: {error}")
+            return replace(bench, budget=replace(spent, cut=cut))
     return bench
 
 
@@ -177,68 +190,33 @@ def _clock_ahead(client: HostClient) -> float:
         return 0.0
 
 
-def local_url(service: Service) -> str:
-    """The service's address as seen on its host."""
-    return f"http://{'127.0.0.1' if service.bind in _WILDCARDS else _bracketed(service.bind)}:{service.port}"
+def choose_place(target: Target, wanted: str, *, has_httpx: bool) -> Place:
+    """Return where the load comes from. Raise ConfigError if it cannot come from where it is wanted.
 
-
-def operator_url(service: Service) -> str:
-    """The service's address as seen from the operator's machine. ConfigError where it follows from nothing."""
-    if service.advertised:
-        return service.advertised
-    loopback = service.bind == "localhost"
-    with contextlib.suppress(ValueError):
-        loopback = loopback or ipaddress.ip_address(service.bind).is_loopback
-    if loopback or service.bind in _WILDCARDS:
-        raise ConfigError(
-            f"service {service.name} binds to {service.bind!r}, so its address as seen from here is not known",
-            remedy="set `advertised` to the URL that clients use, or run the benchmark on the host "
-            '(bench.place = "host"; it needs httpx in the engine\'s environment)',
-        )
-    return f"http://{_bracketed(service.bind)}:{service.port}"
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address and not address.startswith("[") else address
-
-
-def engine_has_httpx(client: HostClient, service: Service) -> bool:
-    """Whether the engine's environment on the host can run the load client."""
-    engine = client.observe({}, engine=service.engine.python).engine
-    return bool(engine and engine.httpx)
-
-
-def choose_place(
-    service: Service, wanted: str, *, has_httpx: bool, base_url: str | None = None
-) -> tuple[str, str, str | None]:
-    """Where the load comes from (``host`` or ``operator``), the address it goes to, and a note where that needs one.
-
-    ConfigError where ``wanted`` cannot be; pure, so that a preflight can ask before anything is started.
+    Pure, so that a preflight can ask before anything is started.
     """
-    lacking = f"{service.engine.python} on the host has no httpx"
+    lacking = f"{target.python} on the host has no httpx"
     if wanted == "host" and not has_httpx:
         raise ConfigError(
-            f"the benchmark of service {service.name} is to run on the host, but {lacking}",
+            f"the benchmark of service {target.endpoint.service} is to run on the host, but {lacking}",
             remedy='install httpx there, or set bench.place = "operator"',
         )
     if wanted != "operator" and has_httpx:
-        return "host", base_url or local_url(service), None
+        return Place("host", target.local_url)
     note = None if wanted == "operator" else f"{lacking}: the load comes from here, over the network"
-    return "operator", base_url or operator_url(service), note
+    return Place("operator", target.operator_url, note)
 
 
-def _on_host(
-    client: HostClient, service: Service, values: Json, secret: dict[str, str], limit: float, silence: float
-) -> Iterator[str]:
+def _on_host(client: HostClient, target: Target, values: Json, secret: dict[str, str]) -> Iterator[str]:
     """The client's lines, from the host. It runs as the service's account, whose environment the engine's is."""
-    stream = ship.run(
-        client,
-        load_client(),
-        service.engine.python,
+    program = load_client()
+    stream = client.run(
+        [target.python, program.file],
         stdin=json.dumps(values),
-        timeout=limit,
-        environment=secret,
-        user=service.user,
+        env=secret,
+        timeout=Spec.from_json(values).worst_case(),
+        user=target.user,
+        files={program.file: program.text},
     )
     with stream:
         heard = time.monotonic()
@@ -249,18 +227,18 @@ def _on_host(
                 except StopIteration:
                     break
                 except AgentError as error:
-                    raise _no_result("host", f"{error.code}: {error.message}") from error
+                    raise _no_result(_HOST, f"{error.code}: {error.message}") from error
                 if event is not None:
                     heard = time.monotonic()
                     yield event.line
-                elif time.monotonic() - heard > silence:
-                    raise _no_result("host", f"it said nothing for {silence:g} s")
+                elif time.monotonic() - heard > SILENCE:
+                    raise _no_result(_HOST, f"it was silent for {SILENCE:g} s")
         except BaseException:  # Ctrl-C and a reader that gives up as well: no load without an observer
             stream.cancel()
             raise
-        status, errors = stream.result.status, stream.result.stderr
-    if status not in (0, 130):
-        raise _no_result("host", _died(status, errors))
+        ended = stream.result
+    if ended.status not in (0, 130):
+        raise _no_result(_HOST, _died(ended.status, ended.stderr))
 
 
 @lru_cache(maxsize=1)
@@ -269,7 +247,7 @@ def load_client() -> ship.Program:
     return ship.pack("deployer.bench.load", "deployer.metrics")
 
 
-def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[str]:
+def _as_child(values: Json, secret: dict[str, str]) -> Iterator[str]:
     """The client's lines, from a child process; in a session of its own, so that Ctrl-C reaches it through us."""
     client = load_client()
     with tempfile.TemporaryDirectory(prefix="deployer-bench-") as folder, tempfile.TemporaryFile() as errors:
@@ -286,7 +264,7 @@ def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[
             encoding="utf-8",
         )
         try:
-            yield from _lines(process, json.dumps(values), silence)
+            yield from _lines(process, json.dumps(values))
             status = process.wait(timeout=10)
         finally:
             _end(process)
@@ -296,10 +274,10 @@ def _as_child(values: Json, secret: dict[str, str], silence: float) -> Iterator[
                     pipe.close()
         if status not in (0, 130):
             errors.seek(0)
-            raise _no_result("operator", _died(status, errors.read().decode("utf-8", "replace")))
+            raise _no_result(_OPERATOR, _died(status, errors.read().decode("utf-8", "replace")))
 
 
-def _lines(process: subprocess.Popen[str], text: str, silence: float) -> Iterator[str]:
+def _lines(process: subprocess.Popen[str], text: str) -> Iterator[str]:
     assert process.stdin is not None
     assert process.stdout is not None
     output = process.stdout
@@ -321,9 +299,9 @@ def _lines(process: subprocess.Popen[str], text: str, silence: float) -> Iterato
     try:
         while True:
             try:
-                line = lines.get(timeout=silence)
+                line = lines.get(timeout=SILENCE)
             except queue.Empty:
-                raise _no_result("operator", f"it said nothing for {silence:g} s") from None
+                raise _no_result(_OPERATOR, f"it was silent for {SILENCE:g} s") from None
             if line is None:
                 return
             yield line
@@ -346,21 +324,22 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.wait()
 
 
-def _follow(lines: Iterator[str], tell: OnEvent) -> Json | None:
-    """Hand progress on; the bench document of the last line."""
-    bench: Json | None = None
+def _follow(lines: Iterator[str], notify: OnEvent) -> BenchRun | None:
+    """Hand progress on; return the benchmark of the last line."""
+    bench: BenchRun | None = None
     try:
         for line in lines:
             try:
                 event = json.loads(line)
             except ValueError:
-                continue  # a warning of some library on stdout is no event
+                continue  # a warning of some library on stdout
             if not isinstance(event, dict):
                 continue
             if event.get("event") == "result":
-                bench = event["bench"]
+                with contextlib.suppress(BadRecord):
+                    bench = BenchRun.from_json(event.get("bench") or {})
             else:
-                tell(event)
+                notify(event)
     finally:
         close = getattr(lines, "close", None)
         if close is not None:
@@ -368,21 +347,20 @@ def _follow(lines: Iterator[str], tell: OnEvent) -> Json | None:
     return bench
 
 
-def _died(status: Any, errors: str) -> str:
-    said = [line for line in errors.strip().splitlines() if line.strip()]
+def _died(status: int, errors: str) -> str:
+    lines = [line for line in errors.strip().splitlines() if line.strip()]
     how = f"it ended with status {status}"
-    if isinstance(status, int) and status < 0:
+    if status < 0:
         with contextlib.suppress(ValueError):
             how = f"it was killed ({signal.Signals(-status).name}), and what it had measured is lost"
-    return how + (f": {said[-1].strip()}" if said else "")
+    return how + (f": {lines[-1].strip()}" if lines else "")
 
 
-def _no_result(where: str, why: str) -> DeployerError:
-    place = "on the host" if where == "host" else "here"
+def _no_result(place: Place, why: str) -> DeployerError:
     return GateInconclusive(
-        f"the benchmark could not be completed: the load client {place}: {why}",
+        f"the benchmark could not be completed: the load client {'on the host' if place.on_host else 'here'}: {why}",
         phase="bench",
-        remedy="measure again; where it comes again, look at that machine's memory (`dmesg`), or run it on "
+        remedy="measure again; if it happens again, look at that machine's memory (`dmesg`), or run it on "
         "the other side (bench.place)"
         if "killed" in why
         else "run it from the other side (bench.place), or look at the message above",

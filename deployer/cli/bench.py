@@ -14,6 +14,7 @@ from deployer.cli.options import FILE, Seconds, common_options, pass_app
 if TYPE_CHECKING:
     from deployer.deploy.session import Session
     from deployer.errors import DeployerError
+    from deployer.inspect.measure import Measured
 
 Json = dict[str, Any]
 
@@ -84,11 +85,11 @@ def bench(
     check_exports(export, export_bench_serving)
     app.give_stdout(export, export_bench_serving)
     with app.session(REASON) as session:
-        document, view, trouble = _measured(app, session, settings, against, profile)
-    exported, unwritten = write_exports(document, export, export_bench_serving)
+        document, view, measured = _measured(app, session, settings, against, profile)
+    exported, unwritten = write_exports(measured.bench, measured.name, export, export_bench_serving)
     document["exports"] = [str(path) for path in exported]
     # The figures come first, whatever could not be done with them: they are minutes of a server's time.
-    errors: list[DeployerError] = [*([trouble] if trouble else []), *unwritten]
+    errors: list[DeployerError] = [*([measured.trouble] if measured.trouble else []), *unwritten]
     document["errors"] = [error.as_dict() for error in errors]
     app.show(document, view)
     for error in () if app.as_json else errors:
@@ -98,7 +99,7 @@ def bench(
 
 def _measured(
     app: App, session: Session, settings: Json, against: str | None, profile: str | None
-) -> tuple[Json, Any, DeployerError | None]:
+) -> tuple[Json, Any, Measured]:
     from deployer.inspect.compare import BenchStore, compared, subjects
     from deployer.inspect.measure import measure
     from deployer.report.comparison_view import comparison_document, measured_view
@@ -118,8 +119,8 @@ def _measured(
         "service": session.service.name,
         "release": measured.release,
         "name": measured.name,
-        "bench": measured.bench,
-        "about": measured.about,
+        "bench": measured.bench.as_json(),
+        "about": measured.about.as_json(),
         "against": comparison_document(comparison) if comparison else None,
     }
-    return document, measured_view(measured.name, measured.bench, comparison), measured.trouble
+    return document, measured_view(measured.name, measured.bench, comparison), measured

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -17,6 +17,7 @@ from deployer.records.outcome import Outcome, Plan, Step
 if TYPE_CHECKING:
     from deployer.deploy.reporter import Reporter
     from deployer.deploy.session import Session
+    from deployer.records.verdict import Verdict
 
 yes_option = click.option(
     "--yes", "-y", is_flag=True, help="Restart what is live without asking for confirmation."
@@ -50,11 +51,11 @@ class AskAtTerminal:
         self._show(plan)
         return bool(click.confirm("Continue?", default=False))
 
-    def unclear(self, verdict: dict[str, Any]) -> bool:
+    def unclear(self, verdict: Verdict) -> bool:
         if not self._app.interactive:
             return False
         self._reporter.close()
-        for reason in verdict.get("reasons") or ():
+        for reason in verdict.reasons:
             self._app.console.print(f"  {reason}", highlight=False, markup=False)
         return bool(click.confirm("The benchmark is inconclusive. Promote anyway?", default=False))
 

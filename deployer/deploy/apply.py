@@ -25,10 +25,10 @@ from deployer.deploy.rollout import Rollout
 from deployer.deploy.session import Session
 from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
-from deployer.records.codec import Json
 from deployer.records.host import HostState, Transition
 from deployer.records.outcome import RESUMABLE, Objection, Outcome, Plan, Step
 from deployer.records.release import ModelRef, Release, Requested
+from deployer.records.verdict import Verdict
 from deployer.sglang.rules import Finding, Severity, judge
 from deployer.text import count_of
 from deployer.units.bundle import build_bundle
@@ -46,7 +46,7 @@ class Consent(Protocol):
     def given(self, plan: Plan) -> bool:
         """Show the plan, ask, and return the answer; True without asking if nothing live is interrupted."""
 
-    def unclear(self, verdict: Json) -> bool:
+    def unclear(self, verdict: Verdict) -> bool:
         """Show an inconclusive verdict and ask whether to promote anyway; False if there is nobody to ask."""
 
 

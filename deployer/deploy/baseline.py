@@ -122,8 +122,8 @@ def _proven(release: Release) -> bool:
 
 def _undecided(release: Release) -> bool:
     """Whether a start was measured soundly and only the comparison could not decide."""
-    verdict = release.verdict or {}
-    relative = verdict.get("relative") or {}
-    checks = verdict.get("checks") or []
-    sound = relative.get("effect") is not None and all(check.get("result") == "pass" for check in checks)
-    return release.state == "inconclusive" and relative.get("result") == "inconclusive" and sound
+    verdict = release.verdict
+    if release.state != "inconclusive" or verdict is None or verdict.relative is None:
+        return False
+    compared = verdict.relative.effect is not None and verdict.relative.result == "inconclusive"
+    return compared and all(check.result == "pass" for check in verdict.checks)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from deployer.bench.runner import choose_place
+from deployer.bench.runner import Target, choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
-from deployer.records.endpoint import collides, unit_name
+from deployer.records.endpoint import Endpoint, collides, unit_name
 from deployer.records.hardware import GpuProcess, Listener
 from deployer.records.host import HostState, ServiceState
 from deployer.records.outcome import Objection
@@ -159,8 +159,9 @@ def _bench(observed: HostState, service: ServiceConfig, release: Release | None)
     """A benchmark that cannot be run is noticed now, not after the old server was stopped."""
     place = str((release.requested.bench if release else {}).get("place") or service.bench.place)
     has_httpx = bool(observed.engine and observed.engine.httpx)
+    endpoint = Endpoint(service.name, service.bind, service.port)
     try:
-        choose_place(service, place, has_httpx=has_httpx)
+        choose_place(Target.of(service, endpoint), place, has_httpx=has_httpx)
     except ConfigError as error:
         yield Objection("no-benchmark", error.message, error.remedy or "set bench.place")
 

@@ -26,11 +26,11 @@ from deployer.errors import (
     LeaseLost,
     WorldMoved,
 )
-from deployer.records.codec import Json
 from deployer.records.failure import Failure
 from deployer.records.host import ServiceState
 from deployer.records.outcome import Outcome, Step
 from deployer.records.release import Release
+from deployer.records.verdict import Verdict
 
 
 class Rollout:
@@ -47,7 +47,7 @@ class Rollout:
         reporter: Reporter,
         *,
         proven: bool = False,
-        ask: Callable[[Json], bool] | None = None,
+        ask: Callable[[Verdict], bool] | None = None,
     ) -> None:
         self.session = session
         self.candidate = candidate
@@ -160,7 +160,7 @@ class Rollout:
         return self._go_back(failure, "interrupted", interrupted=True)
 
     def _go_back(
-        self, failure: Failure, state: str, verdict: Json | None = None, *, interrupted: bool = False
+        self, failure: Failure, state: str, verdict: Verdict | None = None, *, interrupted: bool = False
     ) -> Outcome:
         self.reporter.failed(failure.in_short)
         looked = False
@@ -200,7 +200,7 @@ class Rollout:
         return explain_death(self.session, started, unit, self.step)
 
     def _restored(
-        self, failure: Failure, state: str, verdict: Json | None, restored: Restored, *, interrupted: bool
+        self, failure: Failure, state: str, verdict: Verdict | None, restored: Restored, *, interrupted: bool
     ) -> Outcome:
         if not restored.serving:
             word, code = "down", 6

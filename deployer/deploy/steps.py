@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from deployer.bench.gate import Verdict, unanswered
-from deployer.bench.load.server import sentences
-from deployer.bench.runner import run_benchmark
+from deployer.bench.runner import Target, run_benchmark
+from deployer.bench.server import sentences
 from deployer.config.inventory import ServiceConfig
 from deployer.deploy.estimate import estimate
 from deployer.deploy.gating import GateCase, build_case, summary
@@ -22,13 +21,15 @@ from deployer.deploy.verify import verify
 from deployer.deploy.wait import wait_ready
 from deployer.errors import CandidateRejected
 from deployer.records.answers import Started
-from deployer.records.codec import Json, encode
+from deployer.records.bench import BenchRun
+from deployer.records.codec import encode
 from deployer.records.effect import InEffect
 from deployer.records.endpoint import Endpoint
 from deployer.records.failure import Failure, PhaseTime
 from deployer.records.host import Transition
 from deployer.records.outcome import Step
 from deployer.records.release import Release
+from deployer.records.verdict import Verdict
 
 
 @dataclass
@@ -38,8 +39,8 @@ class Progress:
     started: Started | None = None
     phases: list[PhaseTime] = field(default_factory=list)
     timeline: tuple[PhaseTime, ...] = ()
-    bench: Json | None = None
-    verdict: Json | None = None
+    bench: BenchRun | None = None
+    verdict: Verdict | None = None
     in_effect: InEffect | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -54,7 +55,7 @@ class Steps:
         reporter: Reporter,
         *,
         proven: bool,
-        ask: Callable[[Json], bool] | None = None,
+        ask: Callable[[Verdict], bool] | None = None,
     ) -> None:
         self.session = session
         self.candidate = candidate
@@ -218,39 +219,29 @@ class Steps:
 
     def _bench(self) -> Step:
         if self.proven:
-            self.progress.verdict = {
-                "result": "pass",
-                "reasons": [
-                    f"{self.candidate.release} was proven when it first went live; not measured again"
-                ],
-            }
+            why = f"{self.candidate.release} was proven when it first went live; not measured again"
+            self.progress.verdict = Verdict("pass", (why,))
             self.reporter.done("proven before; not measured again")
             return self._enter(Step.PROMOTE)
         case = build_case(self.session, self.candidate, self.before)
-        earlier = [*case.baseline, *([case.beside[1]] if case.beside else [])]
-        bench = run_benchmark(
+        bench = self.progress.bench = run_benchmark(
             self.session.client,
             # The release's own key and endpoint count, whatever the inventory says by now.
-            self.service.model_copy(
-                update={"api_key": None, "bind": self.endpoint.address, "port": self.endpoint.port}
-            ),
+            Target.of(self.service, self.endpoint),
             self.candidate.requested.bench,
             on_event=lambda event: self.reporter.progress(describe_bench_event(event)),
-            api_key=self.endpoint.api_key,
-            baseline=earlier[0] if earlier else None,
+            baseline=case.reference,
             again=case.again,
             slots=self.progress.in_effect.slots if self.progress.in_effect else 1,
         )
-        self.progress.bench = bench
-        verdict = case.verdict(bench)
-        document = self.progress.verdict = case.document(verdict)
-        if verdict.result != "fail" and unanswered(bench):
-            self._see_that_it_serves(bench, document)
-        self._keep(bench, document)
+        verdict = self.progress.verdict = case.verdict(bench)
+        if verdict.result != "fail" and bench.unanswered:
+            self._see_that_it_serves(bench, verdict)
+        self._keep(bench, verdict)
         why = self._promoted_all_the_same(case, verdict, bench)
         if why:
-            document["promoted"] = why
-            self._keep(bench, document)
+            self.progress.verdict = replace(verdict, promoted=why)
+            self._keep(bench, self.progress.verdict)
         elif verdict.result != "pass":
             failure = Failure(
                 f"gate-{verdict.result}",
@@ -259,36 +250,37 @@ class Steps:
                 case.remedy(verdict, self.candidate.profile, bench),
             )
             state = "inconclusive" if verdict.result == "inconclusive" else "failed"
-            raise CandidateRejected(failure, state, document)
-        self.reporter.done(why or document["summary"])
-        for said in (*verdict.reasons, *sentences(bench)):
-            self.reporter.note(said)
+            raise CandidateRejected(failure, state, verdict)
+        self.reporter.done(why or verdict.summary or verdict.result)
+        for text in (*verdict.reasons, *sentences(bench)):
+            self.reporter.note(text)
         return self._enter(Step.PROMOTE)
 
-    def _see_that_it_serves(self, bench: Json, verdict: Json) -> None:
+    def _see_that_it_serves(self, bench: BenchRun, verdict: Verdict) -> None:
         """A server that left requests unanswered may hang. Raise CandidateRejected, with such a verdict, if it does."""
         health = self.session.health(self.session.state())
         if health.ok:
             return
-        left = f"{unanswered(bench)} requests of the benchmark were not answered"
+        left = f"{bench.unanswered} requests of the benchmark were not answered"
         cause = f"{left}, and now it does not serve (/health: {health.status})"
-        verdict.update(result="fail", reasons=[cause, *verdict["reasons"]], summary=f"fail: {cause}")
+        verdict = replace(verdict, result="fail", reasons=(cause, *verdict.reasons), summary=f"fail: {cause}")
+        self.progress.verdict = verdict
         self._keep(bench, verdict)
         failure = Failure("gate-fail", cause, Step.BENCH, "`deployer logs` shows where it hung")
         raise CandidateRejected(failure, "failed", verdict)
 
-    def _keep(self, bench: Json, verdict: Json) -> None:
+    def _keep(self, bench: BenchRun, verdict: Verdict) -> None:
         """Write what was measured, and what came of it, into the release."""
-        self._patch({"verdict": verdict, "bench_summary": summary(bench)}, bench=bench)
+        self._patch({"verdict": verdict, "bench_summary": summary(bench)}, bench=encode(bench))
 
-    def _promoted_all_the_same(self, case: GateCase, verdict: Verdict, bench: Json) -> str:
+    def _promoted_all_the_same(self, case: GateCase, verdict: Verdict, bench: BenchRun) -> str:
         """Return why an inconclusive benchmark is promoted (by the policy, or by the operator); empty if it is not."""
         policy = case.settings.inconclusive
         if policy == "refuse" or not case.may_promote(verdict, bench):
             return ""
         if policy == "promote":
             return 'promoted although the verdict is inconclusive (relative_gate.inconclusive = "promote")'
-        agreed = self.ask is not None and self.ask(self.progress.verdict or {})
+        agreed = self.ask is not None and self.ask(verdict)
         return "promoted although the verdict is inconclusive: agreed at the terminal" if agreed else ""
 
     def _promote(self) -> Step:

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deployer.bench.comparison import Comparison, Subject, compare, differences
-from deployer.bench.document import LARGEST, newer, read_document
-from deployer.bench.noise import Noise, learn
-from deployer.bench.rates import rates_of, table
+from deployer.bench.document import LARGEST, newer, read_document, read_json
+from deployer.bench.noise import learn
 from deployer.bench.relative import measured_alike
 from deployer.deploy.baseline import WITHOUT_SPEED, configuration, noise_groups
 from deployer.deploy.plan import grouped_arguments
 from deployer.deploy.session import Session
 from deployer.errors import ConfigError, Refused, UsageError
-from deployer.records.codec import Json, encode
+from deployer.records.bench import About, BenchRun
+from deployer.records.codec import Json
 from deployer.records.release import OWN_VARIABLE, Release
+from deployer.records.verdict import Noise
 from deployer.units.bundle import comparable
 
 #: The newest starts of a profile's configuration that are taken together.
 MOST_STARTS = 5
 _LATER = re.compile(r"(?P<release>.+)@(?P<number>[1-9][0-9]*)", re.S)
-
-#: What a file may say of its benchmark, and of what kind that is.
-_ABOUT: dict[str, type] = {
-    **dict.fromkeys(("releases", "argv", "timeline", "gpus"), list),
-    **dict.fromkeys(("model", "environment"), dict),
-    **dict.fromkeys(("profile", "sglang", "host", "verdict"), str),
-}
 
 #: Reads a file of a release (service, release, file's name); None where there is none.
 Reader = Callable[[str, str], str | None]
@@ -41,13 +36,13 @@ class BenchStore:
 
     releases: Sequence[Release]
     read: Reader
-    #: What is known of the host: its name and GPUs.
-    host: Json = field(default_factory=dict)
-    _kept: dict[tuple[str, str], Json | None] = field(default_factory=dict)
+    host: str | None = None
+    gpus: Sequence[str] = ()
+    _kept: dict[tuple[str, str], BenchRun | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: Session) -> BenchStore:
-        """The shelf of a session's service."""
+        """Return the store of a session's service."""
         service = session.service.name
 
         def read(release: str, name: str) -> str | None:
@@ -55,21 +50,19 @@ class BenchStore:
 
         observed = session.observe(facts=True)
         gpus = [gpu.name for gpu in observed.gpus or ()]
-        host: Json = {"host": session.host_config.name, "gpus": gpus}
-        return cls(observed.services[service].releases, read, host)
+        return cls(observed.services[service].releases, read, session.host_config.name, gpus)
 
-    def bench(self, release: str, name: str = "bench.json") -> Json | None:
-        """A benchmark of a release; None where it has none that can be read."""
+    def bench(self, release: str, name: str = "bench.json") -> BenchRun | None:
+        """Return a benchmark of a release; None if it has none that can be read."""
         if (release, name) not in self._kept:
-            try:
-                found = read_document(self.read(release, name) or "null")
-            except ValueError:
-                found = None
-            self._kept[release, name] = found if isinstance(found, dict) and not newer(found) else None
+            bench = None
+            with suppress(ValueError):
+                bench = read_document(self.read(release, name) or "null")
+            self._kept[release, name] = None if bench and newer(bench) else bench
         return self._kept[release, name]
 
     def noise(self) -> Noise:
-        """What the service's own proven starts show."""
+        """Return what the service's own proven starts show."""
         groups = noise_groups(self.releases)
         return learn([[bench for name in group if (bench := self.bench(name))] for group in groups])
 
@@ -97,9 +90,9 @@ class BenchStore:
         name = f"{release}@{number}" if number else release
         return Subject(name, (bench,), (release,), self.describe([record]))
 
-    def describe(self, releases: Sequence[Release]) -> Json:
+    def describe(self, releases: Sequence[Release]) -> About:
         """Return what is known of a subject made of these releases."""
-        return {**self.host, **about(releases)}
+        return about(releases, self.host, self.gpus)
 
     def _named(self, wanted: str) -> Release | None:
         for release in self.releases:
@@ -127,21 +120,23 @@ class BenchStore:
         )
 
 
-def about(releases: Sequence[Release]) -> Json:
+def about(releases: Sequence[Release], host: str | None = None, gpus: Sequence[str] = ()) -> About:
     """Return what is known of a subject from its releases; of the first one where they differ."""
     first = releases[0]
-    return {
-        "releases": [item.release for item in releases],
-        "profile": first.profile,
-        "created": first.created,
-        "sglang": first.sglang,
-        "model": encode(first.model),
-        "argv": list(first.argv),
-        "environment": first.environment,
-        "timeline": encode(first.timeline) or None,
-        "verdict": (first.verdict or {}).get("summary"),
-        "never_live": [_never_live(item) for item in releases if not item.was_live],
-    }
+    return About(
+        releases=tuple(item.release for item in releases),
+        profile=first.profile,
+        created=first.created,
+        sglang=first.sglang,
+        model=first.model,
+        argv=first.argv,
+        environment=first.environment,
+        timeline=first.timeline or None,
+        verdict=first.verdict_text,
+        never_live=tuple(_never_live(item) for item in releases if not item.was_live),
+        host=host,
+        gpus=tuple(gpus),
+    )
 
 
 def _never_live(release: Release) -> str:
@@ -162,22 +157,25 @@ def from_file(path: str) -> Subject:
         with Path(path).open("rb") as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
-            raise ConfigError(f"{path} is no benchmark: it is larger than {LARGEST >> 20} MiB", remedy=remedy)
-        document = read_document(content.decode("utf-8"))
+            raise ConfigError(
+                f"{path} is not a benchmark: it is larger than {LARGEST >> 20} MiB", remedy=remedy
+            )
+        document = read_json(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}", remedy=remedy) from error
-    known: Json = {}
+    known = About()
     if isinstance(document, Mapping) and isinstance(document.get("bench"), Mapping):
-        said = document["about"] if isinstance(document.get("about"), Mapping) else {}
-        known = {key: said[key] for key, kind in _ABOUT.items() if isinstance(said.get(key), kind)}
+        if isinstance(document.get("about"), Mapping):
+            known = About.from_json(document["about"])
         document = document["bench"]
     if not isinstance(document, Mapping) or not isinstance(document.get("levels"), list):
-        raise ConfigError(f"{path} is no benchmark: it has no levels", remedy=remedy)
-    if why := newer(document):
+        raise ConfigError(f"{path} is not a benchmark: it has no levels", remedy=remedy)
+    bench = BenchRun.from_json(document)
+    if why := newer(bench):
         raise ConfigError(f"{path} cannot be read: {why}", remedy="compare with the deployer that wrote it")
-    return Subject(Path(path).name.removesuffix(".json"), (document,), (str(Path(path).resolve()),), known)
+    return Subject(Path(path).name.removesuffix(".json"), (bench,), (str(Path(path).resolve()),), known)
 
 
 def together(parts: Sequence[Subject]) -> Subject:
@@ -192,7 +190,7 @@ def together(parts: Sequence[Subject]) -> Subject:
         "+".join(part.name for part in parts),
         tuple(bench for part in parts for bench in part.benches),
         tuple(start for part in parts for start in part.starts),
-        {**parts[0].about, "releases": [name for part in parts for name in part.about.get("releases") or ()]},
+        replace(parts[0].about, releases=tuple(name for part in parts for name in part.about.releases)),
     )
 
 
@@ -216,7 +214,7 @@ def _distinct(found: Sequence[Subject], said: str) -> None:
     seen: set[tuple[object, object]] = set()
     for subject in found:
         for bench in subject.benches:
-            which = (bench.get("started"), table(bench.get("spec")).get("salt"))
+            which = (bench.started, bench.spec and bench.spec.salt)
             if which in seen and None not in which:
                 raise UsageError(f"{subject.name} {said}", remedy="name each benchmark once")
             seen.add(which)
@@ -243,7 +241,7 @@ def different_arguments(found: Sequence[Subject]) -> list[Json]:
 
     A subject whose arguments are not known (a file) has no entry.
     """
-    known = [subject for subject in found if subject.about.get("argv")]
+    known = [subject for subject in found if subject.about.argv]
     tables = {subject.name: _settings(subject.about) for subject in known}
     names = dict.fromkeys(name for table in tables.values() for name in table)
     rows = []
@@ -254,14 +252,10 @@ def different_arguments(found: Sequence[Subject]) -> list[Json]:
     return rows
 
 
-def _settings(known: Mapping[str, object]) -> dict[str, str]:
-    argv, environment = known.get("argv"), known.get("environment")
-    words = [str(word) for word in argv] if isinstance(argv, list) else []
-    pairs = grouped_arguments(comparable(words))
+def _settings(known: About) -> dict[str, str]:
+    pairs = grouped_arguments(comparable(known.argv))
     settings = {str(flag): " ".join(str(value).split()) for flag, value in pairs if flag not in WITHOUT_SPEED}
-    if isinstance(environment, Mapping):
-        settings |= {str(k): str(v) for k, v in environment.items() if k != OWN_VARIABLE}
-    return settings
+    return settings | {name: value for name, value in known.environment.items() if name != OWN_VARIABLE}
 
 
 @dataclass(frozen=True)
@@ -278,10 +272,7 @@ class Compared:
 
     def levels(self) -> list[int]:
         """Every level that some subject has a figure of; 1 is the single stream."""
-        measured = {
-            n for subject in self.subjects for bench in subject.benches for n in rates_of(bench).passes
-        }
-        return sorted(measured)
+        return sorted({level for subject in self.subjects for level in subject.levels()})
 
 
 def compared(found: Sequence[Subject], noise: Noise, *, anyway: bool = False) -> Compared:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployer.bench.comparison import Subject
-from deployer.bench.gate import unanswered
-from deployer.bench.runner import run_benchmark
+from deployer.bench.runner import Target, run_benchmark
 from deployer.deploy.gating import summary
 from deployer.deploy.host_events import describe_bench_event
 from deployer.deploy.plan import served_model_name
@@ -17,7 +16,7 @@ from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.errors import DeployerError, GateInconclusive, HostError, Interrupted, NothingServing, Refused
 from deployer.inspect.compare import BenchStore
-from deployer.records.codec import Json
+from deployer.records.bench import About, BenchRun
 from deployer.records.host import ServiceState
 from deployer.records.outcome import Step
 from deployer.records.release import LaterBench, Release
@@ -35,8 +34,8 @@ class Measured:
 
     name: str
     release: str
-    bench: Json
-    about: Json
+    bench: BenchRun
+    about: About
     trouble: DeployerError | None = None
 
     def subject(self) -> Subject:
@@ -78,8 +77,6 @@ def measure(
     reporter.step(Step.BENCH)
     endpoint = session.endpoint(running, key=True)
     served = served_model_name(running.argv) or service.served_model_name
-    # The inventory may have changed since it was started.
-    runs = {"bind": endpoint.address, "port": endpoint.port, "served_model_name": served}
     settings = {
         **(running.requested.bench or service.bench.model_dump()),
         "requests_at_least": 0,  # that is for a server that has just been started
@@ -88,10 +85,10 @@ def measure(
     try:
         bench = run_benchmark(
             session.client,
-            service.model_copy(update={**runs, "api_key": None}),
+            # The inventory may have changed since it was started.
+            Target.of(service, endpoint, served),
             settings,
             on_event=lambda event: reporter.progress(describe_bench_event(event)),
-            api_key=endpoint.api_key,
             baseline=shelf.bench(release),
             slots=running.in_effect.slots if running.in_effect else 1,
         )
@@ -105,7 +102,7 @@ def measure(
     try:
         after = session.state()
         trouble = _what_became_of_it(session, state, after, release, bench)
-        if _anything(bench) and not isinstance(trouble, GateInconclusive):
+        if bench.measured_anything and not isinstance(trouble, GateInconclusive):
             name = _keep(session, after, release, bench)
         else:
             unkept = "the server was restarted meanwhile"
@@ -115,7 +112,7 @@ def measure(
             f"the figures are not kept on the host: {error.message}",
             remedy="see to its disk or the connection; what was measured is shown, and exported where asked for",
         )
-    if not _anything(bench):
+    if not bench.measured_anything:
         raise trouble or _nothing_measured(bench)
     if unkept:
         reporter.failed(f"measured, but not kept: {unkept}")
@@ -124,8 +121,8 @@ def measure(
     return Measured(name, release, bench, about, trouble)
 
 
-def _nothing_measured(bench: Json) -> GateInconclusive:
-    why = bench.get("stopped") or "no request was completed"
+def _nothing_measured(bench: BenchRun) -> GateInconclusive:
+    why = bench.stopped or "no request was completed"
     return GateInconclusive(
         f"nothing could be measured: {why}",
         remedy="give it more time with --budget"
@@ -135,12 +132,12 @@ def _nothing_measured(bench: Json) -> GateInconclusive:
 
 
 def _what_became_of_it(
-    session: Session, before: ServiceState, after: ServiceState, release: str, bench: Json
+    session: Session, before: ServiceState, after: ServiceState, release: str, bench: BenchRun
 ) -> DeployerError | None:
     """What is to be said of the server after its benchmark; None where it is the same one and answered everything."""
     was, now = ((seen.running and seen.running.pid, seen.unit.invocation_id) for seen in (before, after))
     same = was == now
-    if same and not unanswered(bench):
+    if same and not bench.unanswered:
         return None
     health = session.health(after) if after.running else None
     if health is not None and health.ok:
@@ -152,7 +149,7 @@ def _what_became_of_it(
         )
     how = f"/health: {health.status}" if health else "it does not run"
     return NothingServing(
-        f"{release} did not survive its benchmark: {unanswered(bench)} requests were not answered, and now it does not "
+        f"{release} did not survive its benchmark: {bench.unanswered} requests were not answered, and now it does not "
         f"serve ({how})",
         remedy="`deployer logs` shows why, `deployer converge` starts it again",
     )
@@ -181,22 +178,16 @@ def _running(session: Session, state: ServiceState) -> Release:
     return release
 
 
-def _anything(bench: Json) -> bool:
-    return bool(bench.get("single_stream_tok_s")) or any(
-        level.get("completed") for level in bench.get("levels") or ()
-    )
-
-
-def _keep(session: Session, state: ServiceState, release: str, bench: Json) -> str:
+def _keep(session: Session, state: ServiceState, release: str, bench: BenchRun) -> str:
     """Write the benchmark into its release; returns its name, such as ``0007-pp8@2``."""
     record = state.release(release)
     kept = record.benches if record else ()
     number = max((item.number for item in kept), default=0) + 1
-    entry = LaterBench(number, bench.get("started"), bench.get("seconds"), summary(bench))
+    entry = LaterBench(number, bench.started, bench.seconds, summary(bench))
     session.client.release_update(
         session.service.name,
         release,
         patch={"benches": [*kept, entry]},
-        files={f"bench-{number}.json": json.dumps(bench, indent=1, ensure_ascii=False) + "\n"},
+        files={f"bench-{number}.json": json.dumps(bench.as_json(), indent=1, ensure_ascii=False) + "\n"},
     )
     return f"{release}@{number}"

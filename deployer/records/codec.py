@@ -48,9 +48,9 @@ def unwritten(**options: Any) -> Any:
     return field(metadata={"key": None}, **options)
 
 
-def sparse(**options: Any) -> Any:
-    """A field that is not written while it is empty or None."""
-    return field(metadata={"sparse": True}, **options)
+def sparse(key: str | None = None, **options: Any) -> Any:
+    """A field that is not written while it is empty or None; ``key`` as in `named`."""
+    return field(metadata={"sparse": True, **({"key": key} if key else {})}, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Record:
         known = {
             item.key: encode(value)
             for item in _keys(type(self))
-            if (value := getattr(self, item.name)) or item.written
+            if (value := getattr(self, item.name)) or item.written or value == 0
         }
         return {**known, **self.extra}
 
@@ -148,7 +148,9 @@ def _decoder(hint: Any) -> Decoder:
         return _member(dict.fromkeys(arguments))
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return _sequence(_decoder(arguments[0]))
+            kind = arguments[0]
+            lenient = isinstance(kind, type) and issubclass(kind, Record) and kind.tolerant
+            return _sequence(_decoder(kind), lenient)
         return _fixed([_decoder(item) for item in arguments])
     if origin in (dict, Mapping):
         return _mapping(_KEYS.get(arguments[0], str), _decoder(arguments[1]))
@@ -174,10 +176,14 @@ def _either(decoders: list[Decoder]) -> Decoder:
     return decode
 
 
-def _sequence(item: Decoder) -> Decoder:
+def _sequence(item: Decoder, lenient: bool) -> Decoder:
+    """``lenient``: the items are tolerant records, and what is not an object is left out."""
+
     def decode(value: Any, place: str) -> tuple[Any, ...]:
         if not isinstance(value, (list, tuple)):
             raise _unfit(place, "a list", value)
+        if lenient:
+            value = [one for one in value if isinstance(one, Mapping)]
         return tuple(item(one, f"{place}[{index}]") for index, one in enumerate(value))
 
     return decode

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from deployer.records.bench import BenchRun
 from deployer.records.codec import Json, Record, named, unwritten
 from deployer.records.effect import InEffect
 from deployer.records.failure import Failure, PhaseTime
+from deployer.records.verdict import Verdict
 
 
 class Step(StrEnum):
@@ -125,8 +127,8 @@ class Outcome(Record):
     release: str | None = None
     previous: str | None = None
     phases: tuple[PhaseTime, ...] = ()
-    bench: Json | None = None
-    verdict: Json | None = None
+    bench: BenchRun | None = None
+    verdict: Verdict | None = None
     in_effect: InEffect | None = None
     failure: Failure | None = None
     exit_code: int = 0

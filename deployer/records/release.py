@@ -8,6 +8,7 @@ from typing import ClassVar
 from deployer.records.codec import Json, Record, named, sparse, unwritten
 from deployer.records.effect import InEffect
 from deployer.records.failure import Failure, PhaseTime
+from deployer.records.verdict import Verdict
 
 #: The variable by which a running process shows which release it belongs to.
 OWN_VARIABLE = "DEPLOYER_RELEASE"
@@ -89,7 +90,7 @@ class Release(Record):
     was_live: bool = False
     promoted: float | None = None
     invocation_id: str | None = sparse(default=None)
-    verdict: Json | None = None
+    verdict: Verdict | None = None
     timeline: tuple[PhaseTime, ...] = sparse(default=())
     failure: Failure | None = None
     bench_summary: BenchSummary | None = None
@@ -110,4 +111,4 @@ class Release(Record):
     @property
     def verdict_text(self) -> str | None:
         """The gate's verdict in one line, None without one."""
-        return (self.verdict or {}).get("summary")
+        return self.verdict.summary if self.verdict else None

@@ -9,9 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deployer.bench.comparison import RATES, Comparison, Finding, Subject, value_of
-from deployer.bench.rates import ONE, rates_of, table, tables
+from deployer.bench.comparison import RATES, Change, Comparison, Subject, value_of
+from deployer.bench.noise import sentence
+from deployer.bench.server import sentences
 from deployer.inspect.compare import Compared
+from deployer.records.bench import ONE, BenchRun
 from deployer.report.bench_table import bench_view, doubts, number
 
 Json = dict[str, Any]
@@ -26,25 +28,25 @@ _STYLES = {True: "green", False: "red", None: "dim"}
 
 
 def all_doubts(found: Compared) -> list[str]:
-    """What speaks against taking the figures at face value."""
-    said = [f"not measured alike: {text}" for text in found.differences]
+    """Return what speaks against taking the figures at face value."""
+    texts = [f"not measured alike: {text}" for text in found.differences]
     for subject in found.subjects:
-        said += subject.about.get("never_live") or ()
+        texts += subject.about.never_live
         for index, bench in enumerate(subject.benches):
-            name = subject.name if len(subject.benches) == 1 else f"{subject.name}, benchmark {index + 1}"
-            said += doubts({name: bench})
-            said += [f"{name}: {text}" for text in table(bench.get("budget")).get("cut") or ()]
-    return said
+            name = subject.label(index)
+            texts += doubts(name, bench)
+            texts += [f"{name}: {text}" for text in bench.cut]
+    return texts
 
 
 def comparison_document(found: Compared) -> Json:
     """The comparison as JSON. Values in tok/s and s, effects and intervals as shares of the reference."""
     return {
         "reference": found.subjects[0].name,
-        "releases": [name for item in found.subjects for name in item.about.get("releases") or ()],
+        "releases": [name for item in found.subjects for name in item.about.releases],
         "subjects": [_subject(item) for item in found.subjects],
-        "comparisons": [item.as_dict() for item in found.comparisons],
-        "noise": {**found.noise.as_dict(), "text": found.noise.sentence()},
+        "comparisons": [item.as_json() for item in found.comparisons],
+        "noise": {**found.noise.as_json(), "text": sentence(found.noise)},
         "arguments": list(found.arguments),
         "differences": list(found.differences),
         "doubts": all_doubts(found),
@@ -52,18 +54,17 @@ def comparison_document(found: Compared) -> Json:
 
 
 def _subject(subject: Subject) -> Json:
-    figures = {
-        str(level): value_of(subject, RATES[0], level)
-        for level in sorted({n for bench in subject.benches for n in rates_of(bench).passes})
-    }
     keys = ("releases", "profile", "sglang", "model", "host", "gpus", "timeline")
+    about = subject.about.as_json()
     return {
         "name": subject.name,
         "starts": subject.count(),
         "benchmarks": len(subject.benches),
-        **{key: subject.about.get(key) for key in keys},
-        "place": subject.benches[0].get("place"),
-        "aggregate_tok_s": figures,
+        **{key: about[key] for key in keys},
+        "place": subject.benches[0].place,
+        "aggregate_tok_s": {
+            str(level): value_of(subject, RATES[0], level) for level in sorted(subject.levels())
+        },
     }
 
 
@@ -81,20 +82,14 @@ def comparison_view(found: Compared) -> RenderableType:
         parts += [
             Text(f"{subject.name} {text}", style="dim")
             for subject in found.subjects
-            for text in server_words(subject.benches[0])
+            for text in sentences(subject.benches[0])
         ]
     parts += [Text(f"! {doubt}", style="yellow") for doubt in all_doubts(found)]
-    parts.append(Text(found.noise.sentence(), style="dim"))
+    parts.append(Text(sentence(found.noise), style="dim"))
     return Group(*parts)
 
 
-def server_words(bench: Mapping[str, Any]) -> list[str]:
-    """What the server did during each level, whatever else a file holds."""
-    said = [table(level.get("server")).get("sentence") for level in tables(bench.get("levels"))]
-    return [text for text in said if isinstance(text, str)]
-
-
-def measured_view(name: str, bench: Mapping[str, Any], found: Compared | None) -> RenderableType:
+def measured_view(name: str, bench: BenchRun, found: Compared | None) -> RenderableType:
     """One benchmark, and what it is against another one where that was asked for."""
     return (
         bench_view(name, bench)
@@ -126,7 +121,7 @@ def _pair(comparison: Comparison) -> Table:
     shown.add_column("change (98 % interval)", no_wrap=True)
     shown.add_column("verdict", no_wrap=True)
     last: int | None = None
-    for item in comparison.findings:
+    for item in comparison.changes:
         label = (
             "" if item.concurrency == last else "one" if item.concurrency == ONE else str(item.concurrency)
         )
@@ -144,8 +139,8 @@ def _pair(comparison: Comparison) -> Table:
     return shown
 
 
-def _change(item: Finding) -> str:
-    return "" if item.effect is None else str(item.effect)
+def _change(item: Change) -> str:
+    return "" if item.effect is None else str(item)
 
 
 def _settings(comparison: Comparison, arguments: Sequence[Mapping[str, Any]]) -> list[Text]:

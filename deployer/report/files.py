@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from deployer.bench.export import bench_serving_lines, request_lines
 from deployer.config.files import write_whole
 from deployer.errors import UsageError
+from deployer.records.bench import BenchRun
 
 #: The name that stands for the standard output.
 STDOUT = Path("-")
@@ -91,9 +91,9 @@ def check_exports(requests: Path | None, serving: Path | None) -> None:
 
 
 def write_exports(
-    document: Mapping[str, Any], requests: Path | None, serving: Path | None
+    bench: BenchRun, name: str, requests: Path | None, serving: Path | None
 ) -> tuple[list[Path], list[UsageError]]:
-    """Write a ``bench --json`` document: requests anew, lines like bench_serving's appended.
+    """Write a benchmark: requests anew, lines like bench_serving's appended.
 
     Return the files written, and the errors of the others.
     """
@@ -102,7 +102,7 @@ def write_exports(
         if path is None:
             continue
         try:
-            write(path, lines(document["bench"], document["name"]))
+            write(path, lines(bench, name))
         except UsageError as error:
             errors.append(error)
         else:

@@ -15,12 +15,15 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from deployer.bench.comparison import Comparison, Subject, stages, value_of
-from deployer.bench.rates import ONE, positive, rates_of, table, tables, trouble
+from deployer.bench.comparison import Comparison, Subject, value_of
+from deployer.bench.noise import sentence
+from deployer.bench.rates import rates_of
+from deployer.bench.server import sentences
 from deployer.inspect.compare import Compared
+from deployer.records.bench import ONE, BenchRun, ClientFacts, Level, Quantiles, Singles
 from deployer.report.bench_table import number
 from deployer.report.charts import Axis, Point, Series, line_chart, swatch
-from deployer.report.comparison_view import TITLES, all_doubts, comparison_document, server_words
+from deployer.report.comparison_view import TITLES, all_doubts, comparison_document
 from deployer.report.interactive import figure
 from deployer.resources import shipped
 
@@ -42,7 +45,7 @@ def comparison_page(found: Compared, now: float | None = None, library: str = ""
         made=made,
         legend=[(swatch(index), name) for index, name in enumerate(names)],
         comparisons=[_verdicts(item) for item in found.comparisons],
-        noise=found.noise.sentence(),
+        noise=sentence(found.noise),
         plots=drawn,
         library=Markup(library),
         figures=_script_data([figure(*plot["drawn"]) for plot in drawn]) if library else "",
@@ -147,7 +150,7 @@ def _throughput(index: int, subject: Subject, levels: Sequence[int]) -> Series:
 def _latency(index: int, subject: Subject, levels: Sequence[int], key: str) -> Series:
     points = []
     for level in levels:
-        rate, seconds = value_of(subject, AGGREGATE, level), _mean(subject, level, lambda s: _p50(s, key))
+        rate, seconds = value_of(subject, AGGREGATE, level), _mean(subject, level, key)
         if rate is not None and seconds is not None:
             words = (
                 f"{subject.name}, {_at(level)}: {number(seconds, 'ms')} ms at {number(rate, 'tok/s')} tok/s"
@@ -159,7 +162,7 @@ def _latency(index: int, subject: Subject, levels: Sequence[int], key: str) -> S
 def _gpus(index: int, subject: Subject, levels: Sequence[int], key: str) -> Series:
     points, spans = [], []
     for level in levels:
-        means = [mean for bench in subject.benches for mean in _gpu_means(stages(bench).get(level), key)]
+        means = [mean for bench in subject.benches for mean in _gpu_means(bench.level(level), key)]
         if means:
             value = sum(means) / len(means)
             unit = "%" if key == "utilization" else "W"
@@ -172,40 +175,35 @@ def _gpus(index: int, subject: Subject, levels: Sequence[int], key: str) -> Seri
 def _course(index: int, subject: Subject) -> Series:
     """How busy the GPUs were from the benchmark's start on, and a point in the middle of each pass."""
     bench, path, points = subject.benches[0], [], []
-    for row in tables(bench.get("over_time")):
-        at, said = positive(row.get("t_s")), row.get("utilization")
-        busy = 0.0 if said == 0 else positive(said)
-        if at is not None and busy is not None:
-            path.append((at, busy))
-    for level, stage in sorted(stages(bench).items()) if path else ():
-        for count, one in enumerate(tables(stage.get("passes")), 1):
-            wall = positive(one.get("wall_s"))
-            if wall is None:
+    for row in bench.over_time:
+        if row.t_s is not None and row.t_s > 0 and row.utilization is not None and row.utilization >= 0:
+            path.append((row.t_s, row.utilization))
+    for level in sorted(bench.levels, key=lambda level: level.concurrency) if path else ():
+        for count, one in enumerate(level.passes, 1):
+            wall = one.wall_s
+            if wall is None or wall <= 0:
                 continue
-            middle = (positive(one.get("started_s")) or 0.0) + wall / 2
+            middle = (one.started_s or 0.0) + wall / 2
             inside = [busy for at, busy in path if abs(at - middle) <= wall / 2]
             at, busy = min(path, key=lambda place: abs(place[0] - middle))
             mean = sum(inside) / len(inside) if inside else busy
-            words = f"{subject.name}, {_at(level)}, pass {count}: GPUs {mean:.0f} % busy"
-            points.append(Point(at, busy, words, str(level)))
+            words = f"{subject.name}, {_at(level.concurrency)}, pass {count}: GPUs {mean:.0f} % busy"
+            points.append(Point(at, busy, words, str(level.concurrency)))
     return Series(index, subject.name, points, path=path)
 
 
-def _gpu_means(stage: Mapping[str, Any] | None, key: str) -> list[float]:
-    gpus = tables(table(table(stage).get("server")).get("gpus"))
-    means = [table(gpu.get(key)).get("mean") for gpu in gpus]
-    return [mean for mean in means if isinstance(mean, int | float)]
+def _gpu_means(level: Level | None, key: str) -> list[float]:
+    gpus = level.server.gpus if level and level.server else ()
+    return [spread.mean for gpu in gpus if (spread := getattr(gpu, key)) is not None]
 
 
-def _p50(stage: Mapping[str, Any], key: str) -> float | None:
-    value = table(stage.get(key)).get("p50")
-    return value if isinstance(value, int | float) and value > 0 else None
+def _quantiles(stage: Singles | Level, key: str) -> Quantiles:
+    return getattr(stage, key, None) or Quantiles()
 
 
-def _mean(subject: Subject, level: int, of: Callable[[Mapping[str, Any]], float | None]) -> float | None:
-    known = [
-        value for bench in subject.benches if (s := stages(bench).get(level)) and (value := of(s)) is not None
-    ]
+def _mean(subject: Subject, level: int, key: str) -> float | None:
+    stages = [stage for bench in subject.benches if (stage := bench.by_concurrency.get(level))]
+    known = [value for stage in stages if (value := _quantiles(stage, key).p50) is not None and value > 0]
     return sum(known) / len(known) if known else None
 
 
@@ -232,11 +230,7 @@ def waterfalls(subjects: Sequence[Subject]) -> list[Json]:
     """The phases of each subject's start (its first release's timeline), on one scale."""
     rows = []
     for subject in subjects:
-        spans = [
-            (str(item.get("name")), float(item["seconds"]))
-            for item in tables(subject.about.get("timeline"))
-            if isinstance(item.get("seconds"), int | float) and item["seconds"] >= 0
-        ]
+        spans = [(item.name, item.seconds) for item in subject.about.timeline or () if item.seconds >= 0]
         if spans:
             rows.append((subject.name, spans))
     longest = max((sum(seconds for _, seconds in spans) for _, spans in rows), default=0.0) or 1.0
@@ -265,7 +259,7 @@ def waterfalls(subjects: Sequence[Subject]) -> list[Json]:
 def _verdicts(comparison: Comparison) -> Json:
     rows: list[Json] = []
     last = None
-    for item in comparison.findings:
+    for item in comparison.changes:
         unit: Literal["tok/s", "ms"] = "tok/s" if item.figure.endswith("tok_s") else "ms"
         rows.append(
             {
@@ -276,7 +270,7 @@ def _verdicts(comparison: Comparison) -> Json:
                 else item.concurrency,
                 "figure": TITLES[item.figure],
                 "values": (number(item.reference, unit), number(item.value, unit)),
-                "change": "" if item.effect is None else str(item.effect),
+                "change": "" if item.effect is None else str(item),
                 "word": item.word(),
                 "kind": {True: "better", False: "worse", None: "open"}[item.better],
             }
@@ -289,24 +283,24 @@ def _verdicts(comparison: Comparison) -> Json:
 
 def _said(found: Compared) -> list[tuple[str, list[str]]]:
     """What each server did at each level, in its own words."""
-    said = [(subject.name, server_words(subject.benches[0])) for subject in found.subjects if subject.benches]
+    said = [(subject.name, sentences(subject.benches[0])) for subject in found.subjects if subject.benches]
     return [(name, lines) for name, lines in said if lines]
 
 
 def _fingerprints(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
     rows: list[tuple[str, Callable[[Subject], Any]]] = [
-        ("releases", lambda s: ", ".join(map(str, s.about.get("releases") or ()))),
+        ("releases", lambda s: ", ".join(s.about.releases)),
         ("starts", lambda s: s.count()),
-        ("SGLang", lambda s: s.about.get("sglang")),
-        ("model", lambda s: table(s.about.get("model")).get("path") or s.benches[0].get("model")),
-        ("model's files", lambda s: table(s.about.get("model")).get("fingerprint")),
-        ("host", lambda s: s.about.get("host")),
-        ("GPUs", lambda s: _counted(list(map(str, s.about.get("gpus") or [])))),
-        ("measured", lambda s: _moment(s.benches[0].get("started"))),
-        ("load from", lambda s: s.benches[0].get("place")),
+        ("SGLang", lambda s: s.about.sglang),
+        ("model", lambda s: s.about.model.path or s.benches[0].model),
+        ("model's files", lambda s: s.about.model.fingerprint),
+        ("host", lambda s: s.about.host),
+        ("GPUs", lambda s: _counted(s.about.gpus)),
+        ("measured", lambda s: _moment(s.benches[0].started)),
+        ("load from", lambda s: s.benches[0].place),
         ("prompt / output tokens", lambda s: _workload(s.benches[0])),
-        ("client", lambda s: _client(table(s.benches[0].get("client")))),
-        ("gate's word", lambda s: s.about.get("verdict")),
+        ("client", lambda s: _client(s.benches[0].client)),
+        ("gate's verdict", lambda s: s.about.verdict),
     ]
     made = [(title, [str(value) if (value := of(s)) else "" for s in subjects]) for title, of in rows]
     return [(title, values) for title, values in made if any(values)]
@@ -316,25 +310,25 @@ def _counted(names: Sequence[str]) -> str:
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
-def _moment(started: Any) -> str:
-    if positive(started) is None or started > _LAST_SECOND:
+def _moment(started: float | None) -> str:
+    if started is None or not 0 < started <= _LAST_SECOND:
         return ""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(started))
 
 
-def _workload(bench: Mapping[str, Any]) -> str:
-    known = {**table(bench.get("spec")), **table(bench.get("workload"))}
-    if known.get("prompt_tokens") is None:
+def _workload(bench: BenchRun) -> str:
+    for part in (bench.workload, bench.spec):
+        if part and part.prompt_tokens is not None:
+            prefix = f", {part.shared_prefix} shared" if part.shared_prefix else ""
+            return f"{part.prompt_tokens} / {part.output_tokens}{prefix}"
+    return ""
+
+
+def _client(client: ClientFacts | None) -> str:
+    if client is None:
         return ""
-    prefix = f", {known['shared_prefix']} shared" if known.get("shared_prefix") else ""
-    return f"{known['prompt_tokens']} / {known.get('output_tokens')}{prefix}"
-
-
-def _client(client: Mapping[str, Any]) -> str:
-    words = [
-        f"{name} {client[key]}" for name, key in (("Python", "python"), ("httpx", "httpx")) if client.get(key)
-    ]
-    return ", ".join([*words, *([str(client["loop"])] if client.get("loop") else [])])
+    named = (("Python ", client.python), ("httpx ", client.httpx), ("", client.loop))
+    return ", ".join(f"{name}{value}" for name, value in named if value)
 
 
 def _raw(subjects: Sequence[Subject]) -> list[list[str]]:
@@ -343,24 +337,19 @@ def _raw(subjects: Sequence[Subject]) -> list[list[str]]:
     for subject in subjects:
         for index, bench in enumerate(subject.benches):
             name = subject.name if len(subject.benches) == 1 else f"{subject.name} [{index + 1}]"
-            for level, stage in sorted(stages(bench).items()):
-                if not stage:
-                    continue
-                rate = bench.get("single_stream_tok_s") if level == ONE else None
-                times = [
-                    number(value if isinstance(value, int | float) else None, "ms")
-                    for metric in ("ttft_s", "tpot_s", "itl_s")
-                    for value in (table(stage.get(metric)).get(q) for q in ("p50", "p95"))
-                ]
+            for level, stage in sorted(bench.by_concurrency.items()):
+                aggregate, steady = getattr(stage, AGGREGATE, None), getattr(stage, "steady_tok_s", None)
+                rate = bench.single_stream_tok_s if level == ONE else None
+                quantiles = (_quantiles(stage, key) for key in ("ttft_s", "tpot_s", "itl_s"))
                 rows.append(
                     [
                         name,
                         "one" if level == ONE else str(level),
-                        f"{stage.get('completed', '-')}/{stage.get('requests', '-')}",
-                        number(stage.get(AGGREGATE) or rate, "tok/s"),
-                        number(stage.get("steady_tok_s"), "tok/s"),
-                        *times,
-                        trouble(stage, bench),
+                        f"{stage.completed}/{stage.requests}",
+                        number(aggregate or rate, "tok/s"),
+                        number(steady, "tok/s"),
+                        *(number(value, "ms") for one in quantiles for value in (one.p50, one.p95)),
+                        bench.trouble(stage),
                     ]
                 )
     return rows
@@ -371,7 +360,8 @@ def _embedded(found: Compared) -> Markup:
     document = {
         **comparison_document(found),
         "benches": {
-            subject.name: [_without(dict(bench)) for bench in subject.benches] for subject in found.subjects
+            subject.name: [_without(bench.as_json()) for bench in subject.benches]
+            for subject in found.subjects
         },
     }
     return _script_data(document, indent=1)

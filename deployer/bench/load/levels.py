@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log
 from typing import Any
@@ -153,7 +153,7 @@ def histogram(gaps: Iterable[float]) -> dict[str, int]:
     return {str(number): bins[number] for number in sorted(bins)}
 
 
-def of_histogram(bins: dict[str, int]) -> Json:
+def of_histogram(bins: Mapping[Any, int]) -> Json:
     """The distribution of a histogram, true to half a percent (below 0.01 ms to that)."""
     ordered = sorted((int(number), count) for number, count in bins.items())
     n = sum(count for _, count in ordered)

@@ -161,7 +161,7 @@ class Run:
         found = level_summary(self.levels[level], level, self.began)
         found["discarded"] = self.discarded.get(level)
         spans = [span for one in self.levels[level] if (span := one.span())]
-        found["server"] = server.summary(self.samples, spans, level)
+        found["server"] = server.summary(self.samples, spans)
         return found
 
     async def _stages(self) -> None:

@@ -66,25 +66,11 @@ def sanity(outputs: Sequence[Request], answers: Sequence[Request]) -> Json:
         None: "the fixed prompt was not answered twice",
     }[same]
     checks.append({"name": "same-twice", "ok": same, "text": said})
-    return {"ok": verdict(checks), "checks": checks, "fixed_prompt": found}
+    return {"ok": verdict([check["ok"] for check in checks]), "checks": checks, "fixed_prompt": found}
 
 
-def against_baseline(found: Json, baseline: Json | None) -> Json:
-    """The same with one more check: whether the fixed prompt is answered as on the baseline's release."""
-    mine = found.get("fixed_prompt")
-    theirs = ((baseline or {}).get("sanity") or {}).get("fixed_prompt")
-    ok: bool | None = None
-    text = "the baseline has no answer to the fixed prompt"
-    if mine and theirs and mine.get("prompt") == theirs.get("prompt"):
-        ok = mine.get("sha256") == theirs.get("sha256")
-        text = f"the fixed prompt was answered {'as' if ok else 'otherwise than'} on the baseline"
-    checks = [*found.get("checks", []), {"name": "as-baseline", "ok": ok, "text": text}]
-    return {**found, "checks": checks, "ok": verdict(checks)}
-
-
-def verdict(checks: Sequence[Json]) -> bool | None:
-    """False if a check failed, True if some passed and none failed, None if none could be made."""
-    values = [check["ok"] for check in checks]
+def verdict(values: Sequence[bool | None]) -> bool | None:
+    """Return False if a check failed, True if some passed and none failed, None if none could be made."""
     return False if False in values else (True if True in values else None)
 
 

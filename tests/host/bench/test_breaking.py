@@ -12,15 +12,22 @@ from typing import Any
 
 import pytest
 
-from deployer.bench.gate import evaluate
+from deployer.bench.gate import Policy
+from deployer.bench.gate import evaluate as judge
 from deployer.bench.load import client as load
 from deployer.bench.load.spec import Spec
+from deployer.records.bench import BenchRun
+from deployer.records.verdict import Verdict
 from tests.host.test_engine import NEW, Engine, Start, start
 
 __all__ = ["start"]
 
 #: A warm-up, a single run and a level of four come before: the sixth level request is the twelfth of all.
 MID_LEVEL = 12
+
+
+def evaluate(bench: dict[str, Any], thresholds: dict[str, float]) -> Verdict:
+    return judge(BenchRun.from_json(bench), Policy(thresholds))
 
 
 def broken(start: Start, *faults: dict[str, Any], metrics: bool = True) -> Engine:

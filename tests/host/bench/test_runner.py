@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,12 +17,14 @@ import httpx
 import pytest
 
 from deployer.bench import runner
-from deployer.bench.runner import run_benchmark
+from deployer.bench.runner import Target, run_benchmark
 from deployer.errors import AgentError, ChannelLost, ConfigError, GateInconclusive
 from deployer.host.client import HostClient
 from deployer.host.protocol import Stream
 from deployer.host.ship import Program
 from deployer.records.answers import Hello
+from deployer.records.bench import BenchRun, SanityCheck
+from deployer.records.endpoint import Endpoint
 from tests.patience import PATIENCE
 
 SMALL = {
@@ -37,32 +38,21 @@ SMALL = {
     "request_timeout": 20.0,
 }
 
-
-@dataclass
-class Engine:
-    python: str = sys.executable
+HERE = {**SMALL, "place": "operator"}
 
 
-@dataclass
-class Key:
-    value: str = "k-77"
-
-    def resolve(self) -> str:
-        return self.value
-
-
-@dataclass
-class Service:
-    name: str = "kimi"
-    model: str = "fast"
-    served_model_name: str | None = None
-    port: int = 1
-    bind: str = "127.0.0.1"
-    advertised: str | None = None
-    engine: Engine = field(default_factory=Engine)
-    user: str | None = None
-    api_key: Key | None = None
-    gpus: list[int] | None = None
+def target(
+    port: int = 1,
+    address: str = "127.0.0.1",
+    *,
+    key: str | None = None,
+    model: str = "fast",
+    python: str = sys.executable,
+    advertised: str | None = None,
+    user: str | None = None,
+) -> Target:
+    """A server to measure."""
+    return Target(Endpoint("kimi", address, port, key), model, python, advertised, user)
 
 
 class ChildStream:
@@ -192,10 +182,10 @@ def port(mock_server: str) -> int:
 def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     events: list[dict[str, Any]] = []
-    service = Service(port=port, api_key=Key(), served_model_name="fast", user="sglang")
-    bench = run_benchmark(HostClient(host), service, {**SMALL, "place": "auto"}, on_event=events.append)
-    assert bench["place"] == "host"
-    assert bench["levels"][0]["completed"] == 2
+    server = target(port, key="k-77", user="sglang")
+    bench = run_benchmark(HostClient(host), server, {**SMALL, "place": "auto"}, on_event=events.append)
+    assert bench.place == "host"
+    assert bench.levels[0].completed == 2
     assert {event["event"] for event in events} == {"single", "fixed", "level"}
     op, args = host.asked[-1]
     assert op == "run"
@@ -211,58 +201,73 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
 def test_levels_are_measured_again_while_somebody_asks_for_them(
     port: int, mock_server: str, tmp_path: Path
 ) -> None:
-    service = Service(port=port, served_model_name="fast")
-    asked: list[float] = []
+    lefts: list[float] = []
 
-    def again(bench: dict[str, Any], left: float) -> list[int]:
-        asked.append(left)
-        return [2] if len(bench["levels"][0]["passes"]) < 3 else []
+    def again(bench: BenchRun, left: float) -> list[int]:
+        lefts.append(left)
+        return [2] if len(bench.levels[0].passes) < 3 else []
 
     values = {**SMALL, "levels": [2, 3], "budget": 60}
-    baseline = run_benchmark(HostClient(FakeHost(tmp_path)), service, values)
+    baseline = run_benchmark(HostClient(FakeHost(tmp_path)), target(port), values)
     httpx.get(mock_server + "/seen")
-    bench = run_benchmark(HostClient(FakeHost(tmp_path)), service, values, again=again, baseline=baseline)
-    assert [len(level["passes"]) for level in bench["levels"]] == [3, 1]
-    assert [one["repeat"] for one in bench["levels"][0]["passes"]] == [0, 1, 2]
-    assert bench["levels"][0]["completed"] == 6
-    assert 60 > asked[0] > asked[1] > asked[2] > 0
+    bench = run_benchmark(
+        HostClient(FakeHost(tmp_path)), target(port), values, again=again, baseline=baseline
+    )
+    assert [len(level.passes) for level in bench.levels] == [3, 1]
+    assert [one.repeat for one in bench.levels[0].passes] == [0, 1, 2]
+    assert bench.levels[0].completed == 6
+    assert 60 > lefts[0] > lefts[1] > lefts[2] > 0
     prompts = [request["body"]["prompt"] for request in httpx.get(mock_server + "/seen").json()]
     assert len(prompts) - len(set(prompts)) == 1, "only the fixed prompt came twice"
-    assert bench["sanity"]["ok"] is True
-    assert bench["sanity"]["checks"][-1] == {
-        "name": "as-baseline",
-        "ok": True,
-        "text": "the fixed prompt was answered as on the baseline",
-    }
+    assert bench.sanity is not None
+    assert bench.sanity.ok is True
+    text = "the fixed prompt was answered as on the baseline"
+    assert bench.sanity.checks[-1] == SanityCheck("as-baseline", True, text)
+
+
+def test_the_record_is_the_document(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key that the load client writes comes back, and nothing of it is unknown."""
+    documents: list[Any] = []
+    decode = BenchRun.from_json
+
+    def keep(document: Any) -> BenchRun:
+        documents.append(document)
+        return decode(document)
+
+    monkeypatch.setattr(BenchRun, "from_json", keep)
+    spec = {**SMALL, "warmups": 1, "discard": True}
+    bench = run_benchmark(HostClient(FakeHost(tmp_path)), target(port), spec)
+    written = json.loads(json.dumps(bench.as_json()))
+    [document] = documents
+    assert document.keys() | {"place"} == written.keys()
+    for name in ("warmups", "singles", "fixed", "budget", "foreign_traffic", "client", "workload", "spec"):
+        assert written[name] == document[name], name
+    found, level = written["levels"][0], document["levels"][0]
+    assert {**found, "server": None} == {**level, "server": None}
+    assert bench.extra == bench.levels[0].extra == bench.levels[0].samples[0].extra == {}
 
 
 def test_from_here_when_the_host_has_no_httpx(port: int, tmp_path: Path) -> None:
     host = FakeHost(tmp_path, has_httpx=False)
     events: list[dict[str, Any]] = []
-    service = Service(advertised=f"http://127.0.0.1:{port}/v1")
-    bench = run_benchmark(HostClient(host), service, SMALL, on_event=events.append)
-    assert bench["place"] == "operator"
-    assert bench["levels"][0]["completed"] == 2
+    server = target(advertised=f"http://127.0.0.1:{port}/v1")
+    bench = run_benchmark(HostClient(host), server, SMALL, on_event=events.append)
+    assert bench.place == "operator"
+    assert bench.levels[0].completed == 2
     assert "no httpx" in events[0]["text"]
     assert [op for op, _ in host.asked] == ["observe", "hello"]
 
 
 def test_the_key_reaches_the_child_by_its_environment(port: int, mock_server: str, tmp_path: Path) -> None:
-    run_benchmark(
-        HostClient(FakeHost(tmp_path)),
-        Service(),
-        SMALL,
-        place="operator",
-        base_url=f"http://127.0.0.1:{port}",
-        api_key="k-5",
-    )
+    server = target(key="k-5", advertised=f"http://127.0.0.1:{port}")
+    run_benchmark(HostClient(FakeHost(tmp_path)), server, HERE)
     seen = httpx.get(mock_server + "/seen").json()
     assert {request["headers"]["authorization"] for request in seen} == {"Bearer k-5"}
 
 
 def test_the_host_is_asked_for_and_cannot(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no httpx") as caught:
-        run_benchmark(HostClient(FakeHost(tmp_path, has_httpx=False)), Service(), {**SMALL, "place": "host"})
+        run_benchmark(HostClient(FakeHost(tmp_path, has_httpx=False)), target(), {**SMALL, "place": "host"})
     assert "operator" in (caught.value.remedy or "")
 
 
@@ -277,17 +282,15 @@ def test_the_host_is_asked_for_and_cannot(tmp_path: Path) -> None:
     ],
 )
 def test_the_choice_of_place(wanted: str, has_httpx: bool, place: str, noted: bool) -> None:
-    service = Service(port=7, advertised="http://a")
-    chosen, url, note = runner.choose_place(service, wanted, has_httpx=has_httpx)
-    assert (chosen, url) == (place, "http://127.0.0.1:7" if place == "host" else "http://a")
-    assert (note is not None) == noted
-    assert runner.choose_place(service, wanted, has_httpx=has_httpx, base_url="http://b")[1] == "http://b"
+    chosen = runner.choose_place(target(7, advertised="http://a"), wanted, has_httpx=has_httpx)
+    assert (chosen.name, chosen.url) == (place, "http://127.0.0.1:7" if place == "host" else "http://a")
+    assert (chosen.note is not None) == noted
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.0.0.9", "::1", "localhost", "0.0.0.0", "::"])
 def test_from_here_a_loopback_or_wildcard_address_means_nothing(bind: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="as seen from here is not known"):
-        run_benchmark(HostClient(FakeHost(tmp_path)), Service(bind=bind), SMALL, place="operator")
+    with pytest.raises(ConfigError, match="as seen from here is unknown"):
+        run_benchmark(HostClient(FakeHost(tmp_path)), target(address=bind), HERE)
 
 
 @pytest.mark.parametrize(
@@ -300,12 +303,10 @@ def test_from_here_a_loopback_or_wildcard_address_means_nothing(bind: str, tmp_p
     ],
 )
 def test_addresses(bind: str, local: str, remote: str | None) -> None:
-    service = Service(bind=bind, port=7)
-    assert runner.local_url(service) == local
+    assert target(7, bind).local_url == local
     if remote is not None:
-        assert runner.operator_url(service) == remote
-    service.advertised = "https://llm.example"
-    assert runner.operator_url(service) == "https://llm.example"
+        assert target(7, bind).operator_url == remote
+    assert target(7, bind, advertised="https://llm.example").operator_url == "https://llm.example"
 
 
 @pytest.mark.parametrize(
@@ -315,15 +316,14 @@ def test_addresses(bind: str, local: str, remote: str | None) -> None:
 def test_a_spec_that_cannot_be(spec: dict[str, Any], said: str, tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     with pytest.raises(ConfigError, match=said):
-        run_benchmark(HostClient(host), Service(), spec)
+        run_benchmark(HostClient(host), target(), spec)
     assert "run" not in [op for op, _ in host.asked]
 
 
 def test_a_client_that_dies_on_the_host(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
-    service = Service(engine=Engine("/bin/false"))
     with pytest.raises(GateInconclusive, match="status 1"):
-        run_benchmark(HostClient(host), service, SMALL)
+        run_benchmark(HostClient(host), target(python="/bin/false"), SMALL)
 
 
 def as_client(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -334,7 +334,7 @@ def as_client(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 def test_a_client_that_dies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_client(monkeypatch, "raise SystemExit('no such thing')")
     with pytest.raises(GateInconclusive, match="status 1: no such thing"):
-        run_benchmark(HostClient(FakeHost(tmp_path)), Service(advertised="http://x"), SMALL, place="operator")
+        run_benchmark(HostClient(FakeHost(tmp_path)), target(advertised="http://x"), HERE)
 
 
 @pytest.mark.parametrize("place", ["host", "operator"])
@@ -343,16 +343,19 @@ def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(
         GateInconclusive, match=r"killed \(SIGKILL\), and what it had measured is lost"
     ) as found:
-        run_benchmark(HostClient(FakeHost(tmp_path)), Service(advertised="http://x"), SMALL, place=place)
+        run_benchmark(
+            HostClient(FakeHost(tmp_path)), target(advertised="http://x"), {**SMALL, "place": place}
+        )
     assert "memory" in (found.value.remedy or "")
 
 
 @pytest.mark.parametrize("place", ["host", "operator"])
 def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_client(monkeypatch, "import time; time.sleep(600)")
+    monkeypatch.setattr(runner, "SILENCE", 0.5)
     host = FakeHost(tmp_path, script=[None] * 100)
-    with pytest.raises(GateInconclusive, match=r"said nothing for 0\.5 s"):
-        run_benchmark(HostClient(host), Service(advertised="http://x"), SMALL, place=place, silence=0.5)
+    with pytest.raises(GateInconclusive, match=r"was silent for 0\.5 s"):
+        run_benchmark(HostClient(host), target(advertised="http://x"), {**SMALL, "place": place})
     if place == "host":
         assert host.stream_made.cancelled
 
@@ -368,20 +371,20 @@ def test_a_client_that_falls_silent(place: str, tmp_path: Path, monkeypatch: pyt
 def test_trouble_on_the_way(error: BaseException, becomes: type[BaseException], tmp_path: Path) -> None:
     host = FakeHost(tmp_path, script=[{"event": "level", "done": 1}, error])
     with pytest.raises(becomes):
-        run_benchmark(HostClient(host), Service(), SMALL)
+        run_benchmark(HostClient(host), target(), SMALL)
     assert host.stream_made.cancelled or becomes is GateInconclusive
 
 
 def test_no_result_is_not_a_result(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, script=[{"event": "level", "done": 1}])
     with pytest.raises(GateInconclusive, match="without a result"):
-        run_benchmark(HostClient(host), Service(), SMALL)
+        run_benchmark(HostClient(host), target(), SMALL)
 
 
 def test_other_lines_are_passed_over(tmp_path: Path) -> None:
     bench: dict[str, Any] = {"levels": [], "started": 5.0}
     host = FakeHost(tmp_path, script=["a warning", [1], {"event": "result", "bench": bench}])
-    assert run_benchmark(HostClient(host), Service(), SMALL) == {**bench, "place": "host"}
+    assert run_benchmark(HostClient(host), target(), SMALL) == BenchRun(started=5.0, place="host")
 
 
 @pytest.mark.parametrize("place", ["host", "operator"])
@@ -392,16 +395,11 @@ def test_ctrl_c_stops_the_load(place: str, port: int, mock_server: str, tmp_path
         if event["event"] == "level":
             raise KeyboardInterrupt
 
-    service = Service(model="slow", port=port, advertised=mock_server)
+    server = target(port, model="slow", advertised=mock_server)
+    spec = {**SMALL, "singles": 0, "output_tokens": 100_000, "place": place}
     before = set(_children())
     with pytest.raises(KeyboardInterrupt):
-        run_benchmark(
-            HostClient(host),
-            service,
-            {**SMALL, "singles": 0, "output_tokens": 100_000},
-            place=place,
-            on_event=interrupt,
-        )
+        run_benchmark(HostClient(host), server, spec, on_event=interrupt)
     if place == "host":
         assert host.stream_made.cancelled
     assert set(_children()) == before

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.bench.comparison import Subject, compare, differences
-from deployer.bench.noise import Noise
+from deployer.records.bench import About, BenchRun
+from deployer.records.verdict import Noise
 
 Json = dict[str, Any]
 
@@ -60,8 +61,10 @@ def bench(*levels: Json, single: float = 26.0, **more: Any) -> Json:
     }
 
 
-def subject(name: str, *benches: Mapping[str, Any], **about: Any) -> Subject:
-    return Subject(name, benches, tuple(f"{name}/{index}" for index in range(len(benches))), about)
+def subject(name: str, *benches: Mapping[str, Any] | BenchRun, **about: Any) -> Subject:
+    runs = tuple(one if isinstance(one, BenchRun) else BenchRun.from_json(one) for one in benches)
+    starts = tuple(f"{name}/{index}" for index in range(len(benches)))
+    return Subject(name, runs, starts, About.from_json(about))
 
 
 ASYNC = subject("pp8-async", bench(level(8, 113.0), level(32, 248.0), single=34.0))
@@ -70,12 +73,12 @@ MB64 = subject("mb64", bench(level(8, 113.4), level(32, 250.7), single=34.0))
 
 def test_a_small_difference_is_no_effect_and_a_large_one_is() -> None:
     found = compare(ASYNC, MB64, Noise())
-    assert {item.verdict for item in (*found.findings, found.pooled)} == {"no effect shown"}
+    assert {item.verdict for item in (*found.changes, found.pooled)} == {"no effect shown"}
     at = found.at("aggregate_tok_s", 32)
     assert at is not None
     assert at.effect is not None
-    assert at.effect.effect == pytest.approx(250.7 / 248 - 1, abs=0.004)
-    assert at.effect.low < 0 < at.effect.high
+    assert at.effect == pytest.approx(250.7 / 248 - 1, abs=0.004)
+    assert at.low < 0 < at.high
     assert any(
         text.startswith("mb64 against pp8-async: +1.")
         and text.endswith(" at 32, within noise: no effect shown")
@@ -92,16 +95,16 @@ def test_a_small_difference_is_no_effect_and_a_large_one_is() -> None:
 
 
 def test_more_starts_tell_smaller_differences() -> None:
-    one = compare(ASYNC, MB64, Noise()).pooled.effect
+    one = compare(ASYNC, MB64, Noise()).pooled
     many = [bench(level(8, 113.0), level(32, 248.0), single=34.0) for _ in range(5)]
-    five = compare(subject("a", *many), subject("b", *many), Noise()).pooled.effect
-    assert one is not None
-    assert five is not None
+    five = compare(subject("a", *many), subject("b", *many), Noise()).pooled
+    assert one.effect is not None
+    assert five.effect is not None
     assert five.high - five.low < 0.6 * (one.high - one.low)
 
 
 def test_two_benchmarks_of_one_start_are_one_start() -> None:
-    document = bench(level(8, 113.0), level(32, 248.0), single=34.0)
+    document = BenchRun.from_json(bench(level(8, 113.0), level(32, 248.0), single=34.0))
     twice = Subject("a", (document, document), ("a", "a"))
     apart = Subject("a", (document, document), ("a", "b"))
     assert (twice.count(), apart.count()) == (1, 2)
@@ -110,7 +113,7 @@ def test_two_benchmarks_of_one_start_are_one_start() -> None:
     assert wide is not None
     assert narrow.effect is not None
     assert wide.effect is not None
-    assert narrow.effect.high < wide.effect.high
+    assert narrow.high < wide.high
 
 
 def test_times_whose_requests_scatter_have_wide_intervals() -> None:
@@ -119,7 +122,7 @@ def test_times_whose_requests_scatter_have_wide_intervals() -> None:
         found = compare(subject("a", bench(level(8, 113.0))), other, Noise()).at("ttft_s", 8)
         assert found is not None
         assert found.effect is not None
-        return found.effect.high - found.effect.low
+        return found.high - found.low
 
     assert width(0.9) > 1.3 * width(0.01)
 
@@ -149,7 +152,7 @@ def test_nothing_in_common_is_said() -> None:
         subject("b", bench(level(9, 1.0), singles=None)),
         Noise(),
     )
-    assert found.sentences() == ["b against a: no level is sound in both, so nothing can be said"]
+    assert found.sentences() == ["b against a: no level is sound in both, so nothing can be concluded"]
     assert found.pooled.verdict == "not compared"
 
 
@@ -219,5 +222,5 @@ def test_whatever_the_documents_hold_there_is_an_answer(one: Json, two: Json) ->
     first, second = subject("a", one), subject("b", two)
     differences(first, second)
     found = compare(first, second, Noise())
-    json.dumps(found.as_dict())
+    json.dumps(found.as_json())
     assert found.sentences()

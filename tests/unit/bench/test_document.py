@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.bench.document import read_document
+from deployer.bench.document import read_document, read_json
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from deployer.bench.document import read_document
     ],
 )
 def test_what_no_benchmark_holds_is_made_harmless(text: str, found: Any) -> None:
-    assert read_document(text) == found
+    assert read_json(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", "[" * 100_000, '{"a":' * 100_000])
@@ -41,9 +41,9 @@ values = st.recursive(
 
 @given(values)
 def test_whatever_is_read_can_be_written_and_reckoned_with(value: Any) -> None:
-    found = read_document(json.dumps(value))
+    found = read_json(json.dumps(value))
     text = json.dumps(found, ensure_ascii=False, allow_nan=False)
     assert text.encode("utf-8")
-    assert read_document(text) == found
+    assert read_json(text) == found
     if isinstance(found, int):
         assert math.isfinite(float(found))

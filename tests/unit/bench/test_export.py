@@ -12,6 +12,7 @@ import pytest
 
 from deployer.bench.export import bench_serving_lines, request_lines
 from deployer.bench.load.levels import histogram
+from deployer.records.bench import BenchRun
 from tests.paths import DATA
 
 GAPS = [0.02] * 95 + [0.2] * 5
@@ -31,7 +32,7 @@ def sample(index: int, **more: Any) -> dict[str, Any]:
     return {**made, **more}
 
 
-BENCH: dict[str, Any] = {
+DOCUMENT: dict[str, Any] = {
     "spec": {"prompt_tokens": 128, "output_tokens": 64},
     "singles": {"samples": [sample(0), sample(1)], "itl_s": None},
     "levels": [
@@ -43,6 +44,7 @@ BENCH: dict[str, Any] = {
         }
     ],
 }
+BENCH = BenchRun.from_json(DOCUMENT)
 
 
 def test_a_line_a_request() -> None:
@@ -81,9 +83,10 @@ def test_the_schema_of_bench_serving() -> None:
 
 def test_a_level_without_a_completed_request_has_no_line() -> None:
     failed = {"concurrency": 8, "samples": [sample(0, failed="reset")]}
-    assert bench_serving_lines({"levels": [failed]}, "x") == ""
-    assert len(request_lines({"levels": [failed]}, "x").splitlines()) == 1
-    assert request_lines({}, "x") == ""
+    bench = BenchRun.from_json({"levels": [failed]})
+    assert bench_serving_lines(bench, "x") == ""
+    assert len(request_lines(bench, "x").splitlines()) == 1
+    assert request_lines(BenchRun(), "x") == ""
 
 
 #: The keys of a line that SGLang 0.5.23's own client wrote, in its order, and the kind of each value.

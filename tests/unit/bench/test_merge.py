@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.bench.load.levels import level_summary, of_histogram
-from deployer.bench.merge import merged, once_more
+from deployer.bench.load.sanity import sanity
+from deployer.bench.merge import against_baseline, merged, once_more
+from deployer.records.bench import BenchRun, Budget, ForeignTraffic, Sanity
 from tests.unit.bench.load.test_levels import a_pass
+from tests.unit.bench.load.test_sanity import GOOD, answer
 
 
-def document(passes: list[Any], started: float, *, concurrency: int = 4, **more: Any) -> dict[str, Any]:
+def document(passes: list[Any], started: float, *, concurrency: int = 4, **more: Any) -> BenchRun:
     level = level_summary(passes, concurrency, passes[0].began)
-    return {
+    found = {
         "started": started,
         "spec": {"salt": "s"},
         "client": {"length_factor": 0.7},
@@ -28,13 +31,14 @@ def document(passes: list[Any], started: float, *, concurrency: int = 4, **more:
         "foreign_traffic": {"value": False, "evidence": ["a"]},
         **more,
     }
+    return BenchRun.from_json(found)
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.floats(min_value=0.005, max_value=0.1))
 def test_merged_is_what_one_run_would_have_given(first: int, more: int, itl: float) -> None:
     passes = [a_pass(i, 100.0 * i, itl=itl * (1 + 0.1 * i)) for i in range(first + more)]
-    whole = document(passes, 0.0)["levels"][0]
-    found = merged(document(passes[:first], 0.0), document(passes[first:], 100.0 * first))["levels"][0]
+    whole = document(passes, 0.0).levels[0].as_json()
+    found = merged(document(passes[:first], 0.0), document(passes[first:], 100.0 * first)).levels[0].as_json()
     assert found.pop("itl_s") == of_histogram(whole["itl_histogram"])
     del whole["itl_s"]
     assert close(found, whole)
@@ -63,13 +67,13 @@ def test_what_went_wrong_in_either_went_wrong() -> None:
         client_limited=True,
     )
     found = merged(one, other)
-    assert found["levels"][0]["failed"] == {"reset": 1}
-    assert found["budget"] == {"seconds": 300, "used_s": 25.0, "cut": ["level 4: left out"]}
-    assert found["stopped"] == "none of them"
-    assert found["client_limited"]
-    assert found["foreign_traffic"] == {"value": None, "evidence": ["a", "b"]}
-    assert [one["started_s"] for one in found["levels"][0]["passes"]] == [0.0, 50.0]
-    assert [row["t_s"] for row in found["over_time"]] == [1.5, 51.5]
+    assert found.levels[0].failed == {"reset": 1}
+    assert found.budget == Budget(300, 25.0, ("level 4: left out",))
+    assert found.stopped == "none of them"
+    assert found.client_limited
+    assert found.foreign_traffic == ForeignTraffic(None, ("a", "b"))
+    assert [part.started_s for part in found.levels[0].passes] == [0.0, 50.0]
+    assert [row.t_s for row in found.over_time] == [1.5, 51.5]
 
 
 def test_a_run_of_one_more_pass_goes_on_where_the_first_ended() -> None:
@@ -89,3 +93,18 @@ def test_a_run_of_one_more_pass_goes_on_where_the_first_ended() -> None:
         "length_factor": 0.7,
         "budget": 33.0,
     }
+
+
+def answers(*texts: str) -> Sanity:
+    return Sanity.from_json(sanity(GOOD, [answer(text) for text in texts]))
+
+
+def test_the_baseline_answers_alike_or_otherwise_or_not_at_all() -> None:
+    one, other = answers("April", "April"), answers("May", "May")
+    assert against_baseline(one, BenchRun(sanity=one)).ok is True
+    found = against_baseline(one, BenchRun(sanity=other))
+    assert found.ok is False
+    assert found.checks[-1].text == "the fixed prompt was answered differently from the baseline"
+    for baseline in (None, BenchRun(), BenchRun(sanity=answers())):
+        assert against_baseline(one, baseline).checks[-1].ok is None
+        assert against_baseline(one, baseline).ok is True

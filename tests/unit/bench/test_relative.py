@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.bench.noise import Noise, learn, student
+from deployer.bench.noise import learn, sentence, student
 from deployer.bench.rates import rates_of
-from deployer.bench.relative import Relative, Tolerance, judge
+from deployer.bench.relative import Tolerance, judge
+from deployer.records.bench import BenchRun, Level
+from deployer.records.verdict import Noise, Relative
 
 Json = dict[str, Any]
 
@@ -19,17 +21,17 @@ ORDER = {"fail": 0, "inconclusive": 1, "pass": 2}
 LEVELS = (8, 16, 32, 48, 64)
 
 
-def document(rates: dict[int, list[float]] | None = None, factor: float = 1.0, **more: Any) -> Json:
-    """A bench document; ``rates``: passes of each level."""
+def document(rates: dict[int, list[float]] | None = None, factor: float = 1.0, **more: Any) -> BenchRun:
+    """A benchmark; ``rates``: passes of each level."""
     found = rates or {level: [25.0 * level] * 3 for level in LEVELS}
     levels = [
         {"concurrency": level, "passes": [{"steady_tok_s": rate * factor, "wall_s": 4.0} for rate in passes]}
         for level, passes in found.items()
     ]
-    return {"levels": levels, "foreign_traffic": {"value": False}, **more}
+    return BenchRun.from_json({"levels": levels, "foreign_traffic": {"value": False}, **more})
 
 
-def judged(candidate: Json, baseline: list[Json], **more: Any) -> Relative:
+def judged(candidate: BenchRun, baseline: list[BenchRun], **more: Any) -> Relative:
     found = judge([candidate], baseline, **more)
     assert found is not None
     return found
@@ -50,8 +52,8 @@ def test_the_rule(factor: float, starts: int, result: str, why: str) -> None:
     found = judged(document(factor=factor), [document()] * starts, name="tp8")
     assert found.result == result
     assert found.effect is not None
-    assert math.isclose(found.effect.effect, factor - 1, abs_tol=1e-9)
-    assert found.effect.low < found.effect.effect < found.effect.high
+    assert math.isclose(found.effect, factor - 1, abs_tol=1e-9)
+    assert found.low < found.effect < found.high
     counted = "1 start" if starts == 1 else f"{starts} starts"
     assert f"against {counted} of tp8" in found.reasons[0]
     assert found.reasons[0].endswith(why)
@@ -68,7 +70,7 @@ def test_a_tolerance_is_told_as_it_was_set() -> None:
 def test_more_starts_and_known_quiet_narrow_the_interval() -> None:
     def width(found: Relative) -> float:
         assert found.effect is not None
-        return found.effect.high - found.effect.low
+        return found.high - found.low
 
     one, three = (judged(document(), [document()] * n) for n in (1, 3))
     quiet = judged(document(), [document()] * 3, noise=Noise(0.002, 0.002, 0.004, 20, 15))
@@ -82,7 +84,7 @@ def test_one_level_may_not_pay_for_all() -> None:
     rates = {level: [25.0 * level * (0.8 if level == 64 else 1.02)] * 3 for level in LEVELS}
     found = judged(document(rates), [document()] * 3)
     assert found.effect is not None
-    assert found.effect.effect > -0.05
+    assert found.effect > -0.05
     assert found.result == "fail"
     assert found.reasons[0].startswith("level 64 -20.0 % (")
     assert "more than the 12 % tolerated at one level" in found.reasons[0]
@@ -90,26 +92,26 @@ def test_one_level_may_not_pay_for_all() -> None:
 
 def test_without_a_baseline_there_is_nothing_to_say() -> None:
     assert judge([document()], []) is None
-    assert judge([document()], [{"levels": []}]) is None
+    assert judge([document()], [BenchRun()]) is None
     assert judge([document(spec={"prompt_tokens": 128})], [document(spec={"prompt_tokens": 256})]) is None
     assert judge([document(place="host")], [document(place="operator")]) is None
 
 
 def test_a_disturbed_candidate_is_inconclusive_not_slow() -> None:
-    candidate = document(factor=0.5)
+    candidate = document(factor=0.5).as_json()
     for level in candidate["levels"][1:]:
         for part in level["passes"]:
             part["foreign_traffic"] = True
-    found = judged(candidate, [document()] * 3)
+    found = judged(BenchRun.from_json(candidate), [document()] * 3)
     assert found.result == "inconclusive"
     assert found.effect is None
     assert "1 of 5 levels are sound (level 16, pass 1: somebody else used the server" in found.reasons[0]
 
 
 def test_a_disturbed_pass_is_left_out() -> None:
-    candidate = document()
+    candidate = document().as_json()
     candidate["levels"][2]["passes"][1] |= {"steady_tok_s": 1.0, "client": {"client_limited": True}}
-    found = judged(candidate, [document()] * 3)
+    found = judged(BenchRun.from_json(candidate), [document()] * 3)
     assert found.result == "pass"
     assert [str(item) for item in found.set_aside] == [
         "level 32, pass 2: the load client itself was saturated"
@@ -117,7 +119,8 @@ def test_a_disturbed_pass_is_left_out() -> None:
 
 
 def test_a_document_of_schema_1_counts_as_one_pass_a_level() -> None:
-    old = {"levels": [{"concurrency": 8, "aggregate_tok_s": 100.0}], "singles": {"tok_s": [20.0, 22.0]}}
+    levels = [{"concurrency": 8, "aggregate_tok_s": 100.0}]
+    old = BenchRun.from_json({"levels": levels, "singles": {"tok_s": [20.0, 22.0]}})
     rates = rates_of(old)
     assert rates.levels() == {1, 8}
     assert len(rates.passes[1]) == 2
@@ -125,16 +128,16 @@ def test_a_document_of_schema_1_counts_as_one_pass_a_level() -> None:
 
 
 def test_a_level_without_a_steady_rate_is_compared_by_the_other_figure() -> None:
-    def half(steady: float | None) -> Json:
-        return {"levels": [{"concurrency": 8, "aggregate_tok_s": 100.0, "steady_tok_s": steady}]}
+    def half(steady: float | None) -> BenchRun:
+        return BenchRun(levels=(Level(concurrency=8, aggregate_tok_s=100.0, steady_tok_s=steady),))
 
     found = judged(half(None), [half(500.0)])
     assert found.effect is not None
-    assert found.effect.effect == 0.0
+    assert found.effect == 0.0
 
 
 def test_the_document_is_what_the_contract_says() -> None:
-    found = judged(document(factor=0.9), [document()] * 3).as_dict()
+    found = judged(document(factor=0.9), [document()] * 3).as_json()
     assert found["result"] == "fail"
     assert found["effect"] == -0.1
     assert found["interval"][0] < -0.1 < found["interval"][1] < 0
@@ -154,30 +157,29 @@ full = st.lists(st.lists(rate, min_size=1, max_size=3), min_size=5, max_size=5).
 )
 
 
-@given(full, st.lists(full, min_size=1, max_size=3), st.floats(0.01, 100.0))
-def test_scaling_both_sides_changes_nothing(candidate: Json, baseline: list[Json], factor: float) -> None:
-    def scaled(bench: Json) -> Json:
-        return document(
-            {lv["concurrency"]: [p["steady_tok_s"] * factor for p in lv["passes"]] for lv in bench["levels"]}
-        )
+def rates(bench: BenchRun) -> dict[int, list[float]]:
+    return {level.concurrency: [part.steady_tok_s or 0.0 for part in level.passes] for level in bench.levels}
 
+
+@given(full, st.lists(full, min_size=1, max_size=3), st.floats(0.01, 100.0))
+def test_scaling_both_sides_changes_nothing(
+    candidate: BenchRun, baseline: list[BenchRun], factor: float
+) -> None:
     one = judged(candidate, baseline)
-    two = judged(scaled(candidate), [scaled(bench) for bench in baseline])
+    two = judged(document(rates(candidate), factor), [document(rates(bench), factor) for bench in baseline])
     assert one.effect is not None
     assert two.effect is not None
-    assert math.isclose(one.effect.effect, two.effect.effect, rel_tol=1e-6, abs_tol=1e-9)
-    assert math.isclose(one.effect.low, two.effect.low, rel_tol=1e-6, abs_tol=1e-9)
+    assert math.isclose(one.effect, two.effect, rel_tol=1e-6, abs_tol=1e-9)
+    assert math.isclose(one.low, two.low, rel_tol=1e-6, abs_tol=1e-9)
 
 
 @given(full, full, st.lists(st.floats(0.5, 1.0), min_size=5, max_size=5))
 def test_a_slower_candidate_never_gets_a_better_verdict(
-    candidate: Json, base: Json, factors: list[float]
+    candidate: BenchRun, base: BenchRun, factors: list[float]
 ) -> None:
+    passes = rates(candidate).items()
     slower = document(
-        {
-            level["concurrency"]: [part["steady_tok_s"] * factor for part in level["passes"]]
-            for level, factor in zip(candidate["levels"], factors, strict=True)
-        }
+        {at: [rate * factor for rate in each] for (at, each), factor in zip(passes, factors, strict=True)}
     )
     assert ORDER[judged(slower, [base]).result] <= ORDER[judged(candidate, [base]).result]
 
@@ -189,10 +191,10 @@ def test_it_is_monotone_where_it_matters(factor: float, step: float) -> None:
 
 
 @given(full, full)
-def test_swapping_the_two_mirrors_the_interval(one: Json, other: Json) -> None:
-    there, back = judged(one, [other]).effect, judged(other, [one]).effect
-    assert there is not None
-    assert back is not None
+def test_swapping_the_two_mirrors_the_interval(one: BenchRun, other: BenchRun) -> None:
+    there, back = judged(one, [other]), judged(other, [one])
+    assert there.effect is not None
+    assert back.effect is not None
     for a, b in ((there.effect, back.effect), (there.low, back.high), (there.high, back.low)):
         assert math.isclose(math.log1p(a), -math.log1p(b), abs_tol=1e-6)
 
@@ -206,11 +208,11 @@ anything = st.recursive(
 )
 objects = st.dictionaries(
     st.sampled_from(["levels", "singles", "spec", "foreign_traffic", "place", "workload"]), anything
-)
+).map(BenchRun.from_json)
 
 
 @given(objects | documents, st.lists(objects | documents, max_size=3), st.floats(0.001, 0.49))
-def test_it_never_raises(candidate: Json, baseline: list[Json], loss: float) -> None:
+def test_it_never_raises(candidate: BenchRun, baseline: list[BenchRun], loss: float) -> None:
     found = judge([candidate], baseline, learn([baseline]), Tolerance(loss, loss))
     assert found is None or found.result in ORDER
 
@@ -227,7 +229,7 @@ def test_students_quantiles() -> None:
 
 def test_noise_is_typical_until_something_is_known() -> None:
     assert learn([]) == Noise()
-    assert "no start of this service shows its own yet" in learn([]).sentence()
+    assert "no start of this service shows its own yet" in sentence(learn([]))
     one = learn([[document()]])
     assert (one.starts, one.freedom) == (1, 0)
     assert one.run < Noise().run
@@ -240,7 +242,7 @@ def test_equal_starts_make_it_quieter_and_unequal_ones_noisier() -> None:
     assert (quiet.starts, quiet.freedom) == (6, 5)
     wild = learn([[document(factor=factor) for factor in (0.8, 1.0, 1.2)]])
     assert wild.start > 0.1, "25 % between starts is believed after three of them"
-    assert "from 3 starts of this service" in wild.sentence()
+    assert "from 3 starts of this service" in sentence(wild)
 
 
 def test_noisy_passes_let_noisy_starts_be_expected() -> None:
@@ -255,8 +257,8 @@ def test_configurations_are_not_mixed() -> None:
 
 
 @given(st.lists(st.lists(documents, max_size=3), max_size=3))
-def test_learnt_noise_is_a_number_and_survives_the_way_to_a_file(groups: list[list[Json]]) -> None:
+def test_learnt_noise_is_a_number_and_survives_the_way_to_a_file(groups: list[list[BenchRun]]) -> None:
     noise = learn(groups)
     assert 0 < noise.run < 50
     assert 0 < noise.start < 50
-    assert math.isclose(Noise.from_dict(noise.as_dict()).start, noise.start, abs_tol=1e-6)
+    assert math.isclose(Noise.from_json(noise.as_json()).start, noise.start, abs_tol=1e-6)

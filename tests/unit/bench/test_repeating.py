@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.bench.noise import Noise
-from deployer.bench.repeating import MOST_PASSES, Policy, worth_repeating
+from deployer.bench.gate import Policy
+from deployer.bench.repeating import MOST_PASSES
+from deployer.bench.repeating import worth_repeating as worth
+from deployer.records.bench import BenchRun
+from deployer.records.verdict import Noise
 
 Json = dict[str, Any]
 
@@ -34,7 +38,16 @@ def bench(factor: float = 1.0, passes: int = 2, **more: Any) -> Json:
 
 
 def again(found: Json, noise: Noise | None = None, left: float = 1000.0, **policy: Any) -> list[int]:
-    return worth_repeating(found, [bench()] * 3, noise, Policy(**policy), left)
+    return worth_repeating(found, [bench()] * 3, noise, left, **policy)
+
+
+def worth_repeating(
+    document: Json, baseline: Sequence[Json], noise: Noise | None, left: float, **policy: Any
+) -> list[int]:
+    earlier = tuple(map(BenchRun.from_json, baseline))
+    return worth(
+        BenchRun.from_json(document), Policy(baseline=earlier, noise=noise or Noise(), **policy), left
+    )
 
 
 def test_a_clear_result_is_left_alone() -> None:
@@ -59,9 +72,9 @@ def test_only_what_fits_the_time() -> None:
 
 def test_a_threshold_that_was_nearly_met_is_measured_again() -> None:
     close, far = {"aggregate_tok_s@32": 645.0}, {"aggregate_tok_s@32": 900.0}
-    assert worth_repeating(bench(), [], None, Policy(gate=close), 60.0) == [32]
-    assert worth_repeating(bench(), [], None, Policy(gate=far), 60.0) == []
-    assert worth_repeating(bench(), [], None, Policy(gate={"aggregate_tok_s@32": 630.0}), 60.0) == []
+    assert worth_repeating(bench(), [], None, 60.0, thresholds=close) == [32]
+    assert worth_repeating(bench(), [], None, 60.0, thresholds=far) == []
+    assert worth_repeating(bench(), [], None, 60.0, thresholds={"aggregate_tok_s@32": 630.0}) == []
 
 
 def test_a_failed_request_is_never_given_another_chance() -> None:
@@ -79,11 +92,11 @@ def test_what_others_disturbed_is_measured_again_and_what_we_disturbed_is_not() 
         return found
 
     gate = {"aggregate_tok_s@32": 100.0}
-    assert worth_repeating(disturbed(foreign_traffic=True), [], None, Policy(gate=gate), 60.0) == [32]
+    assert worth_repeating(disturbed(foreign_traffic=True), [], None, 60.0, thresholds=gate) == [32]
     times = {"itl_p50_s@32": 9.0}
-    assert worth_repeating(disturbed(foreign_traffic=True), [], None, Policy(gate=times), 60.0) == []
+    assert worth_repeating(disturbed(foreign_traffic=True), [], None, 60.0, thresholds=times) == []
     limited = disturbed(client={"client_limited": True})
-    assert worth_repeating(limited, [], None, Policy(gate=gate), 60.0) == []
+    assert worth_repeating(limited, [], None, 60.0, thresholds=gate) == []
     assert again(disturbed(foreign_traffic=True)) == [8, 32], "nothing could be compared"
 
 

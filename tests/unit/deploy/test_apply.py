@@ -31,6 +31,7 @@ from deployer.host.client import HostClient
 from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.records.answers import ProbeReport, VerifyReport
 from deployer.records.outcome import Outcome, Plan
+from deployer.records.verdict import Verdict
 from deployer.report.change_view import print_outcome
 from deployer.report.terminal import TerminalReporter
 
@@ -47,7 +48,7 @@ class Agreed:
     def given(self, plan: Plan) -> bool:
         return True
 
-    def unclear(self, verdict: dict[str, Any]) -> bool:
+    def unclear(self, verdict: Verdict) -> bool:
         return False
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from deployer.deploy.baseline import Baseline, choose, configuration
 from deployer.records.release import Release
+from deployer.records.verdict import Verdict
 from tests.unit.deploy.builders import release
 
 ENGINE = ["/opt/sglang/bin/python", "-m", "sglang.launch_server"]
@@ -82,7 +83,7 @@ def test_what_was_never_live_or_never_measured_does_not_count() -> None:
 
 def undecided(number: int, *flags: str, check: str = "pass", result: str = "inconclusive") -> Release:
     verdict = {"relative": {"effect": -0.04, "result": result}, "checks": [{"result": check}]}
-    return replace(candidate(number, "tp8", *flags), state="inconclusive", verdict=verdict)
+    return replace(candidate(number, "tp8", *flags), state="inconclusive", verdict=Verdict.from_json(verdict))
 
 
 def test_inconclusive_starts_of_the_same_configuration_count_with_the_candidate() -> None:

@@ -12,6 +12,7 @@ from deployer.deploy.apply import apply
 from deployer.deploy.reporter import Silent
 from deployer.host.fake import FakeWorld
 from deployer.records.outcome import Outcome
+from deployer.records.verdict import BaselineUsed, Verdict
 from tests.unit.deploy.test_apply import LIVE, TP1, TP2, Agreed, bench, engine, live_copy, session
 
 
@@ -19,7 +20,7 @@ class Agrees(Agreed):
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def unclear(self, verdict: dict[str, Any]) -> bool:
+    def unclear(self, verdict: Verdict) -> bool:
         self.asked.append(verdict)
         return True
 
@@ -48,7 +49,7 @@ def live_world() -> FakeWorld:
 
 def test_the_first_of_a_profile_is_held_against_nothing_and_says_so(live_world: FakeWorld) -> None:
     manifest = live_world.service("kimi").releases[LIVE]["manifest"]
-    assert manifest["verdict"]["summary"] == "pass: nothing to compare with"
+    assert manifest["verdict"]["summary"] == "pass (no thresholds and no baseline yet)"
     assert manifest["verdict"]["relative"] is None
 
 
@@ -71,23 +72,25 @@ def test_another_profile_may_be_slower_and_the_difference_is_said(live_world: Fa
     outcome = applied(live_world, changed("tp2"), 50.0)
     assert outcome.outcome == "live"
     assert outcome.verdict is not None
-    assert any("-50.0%); this does not decide" in reason for reason in outcome.verdict["reasons"])
-    assert outcome.verdict["baseline"]["releases"] == []
+    assert any(reason.startswith("for information only: ") for reason in outcome.verdict.reasons)
+    assert outcome.verdict.baseline is not None
+    assert outcome.verdict.baseline.releases == ()
 
 
 def test_unless_the_live_one_is_to_decide(live_world: FakeWorld) -> None:
     outcome = applied(live_world, changed("tp2", baseline="live"), 50.0)
     assert outcome.outcome == "rolled_back"
     assert outcome.verdict is not None
-    assert outcome.verdict["baseline"] == {"of": "live", "profile": "tp1", "releases": [LIVE], "earlier": []}
+    assert outcome.verdict.baseline == BaselineUsed("live", "tp1", (LIVE,), ())
 
 
 def test_as_fast_as_before_passes_and_history_says_by_how_much(live_world: FakeWorld) -> None:
     outcome = applied(live_world, changed(), 101.0)
     assert outcome.outcome == "live"
     assert outcome.verdict is not None
-    assert outcome.verdict["summary"].startswith("pass: +1.0 % (-")
-    assert outcome.verdict["summary"].endswith("against 1 start of tp1")
+    assert outcome.verdict.summary is not None
+    assert outcome.verdict.summary.startswith("pass: +1.0 % (-")
+    assert outcome.verdict.summary.endswith("against 1 start of tp1")
     kept = live_world.service("kimi").releases["0002-tp1"]["manifest"]["verdict"]
     assert kept["relative"]["interval"][0] < 0 < kept["relative"]["interval"][1]
 
@@ -101,16 +104,18 @@ def test_what_cannot_be_told_is_refused_and_counts_at_the_next_apply(live_world:
     second = applied(live_world, changed(), 99.0)
     assert second.outcome == "live"
     assert second.verdict is not None
-    assert second.verdict["relative"]["candidate_starts"] == 2
-    assert second.verdict["baseline"]["earlier"] == ["0002-tp1"]
+    assert second.verdict.relative is not None
+    assert second.verdict.relative.candidate_starts == 2
+    assert second.verdict.baseline is not None
+    assert second.verdict.baseline.earlier == ("0002-tp1",)
 
 
 def test_what_cannot_be_told_is_promoted_by_policy(live_world: FakeWorld) -> None:
     outcome = applied(live_world, changed(inconclusive="promote"), 96.0)
     assert outcome.outcome == "live"
     assert outcome.verdict is not None
-    assert outcome.verdict["result"] == "inconclusive"
-    assert "promoted although the verdict is inconclusive" in outcome.verdict["promoted"]
+    assert outcome.verdict.result == "inconclusive"
+    assert "promoted although the verdict is inconclusive" in (outcome.verdict.promoted or "")
 
 
 def left_hanging(made: FakeWorld, profile: Profile, status: int) -> Outcome:

@@ -13,6 +13,7 @@ from deployer.bench import document
 from deployer.bench.load import run
 from deployer.errors import ConfigError, DeployerError, Refused, UsageError
 from deployer.inspect.compare import BenchStore, compare_words, different_arguments, subjects
+from deployer.records.bench import About
 from deployer.records.failure import Failure
 from deployer.records.release import BenchSummary, ModelRef, Release
 from deployer.report.comparison_view import all_doubts
@@ -59,9 +60,7 @@ FILES["0004-tp8", "bench-1.json"] = bench(200.0)
 
 
 def shelf() -> BenchStore:
-    return BenchStore(
-        RELEASES, lambda release, name: json.dumps(FILES.get((release, name))), {"host": "gpu1"}
-    )
+    return BenchStore(RELEASES, lambda release, name: json.dumps(FILES.get((release, name))), "gpu1")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def shelf() -> BenchStore:
 def test_a_word_names_benchmarks(word: str, name: str, starts: tuple[str, ...]) -> None:
     found = subjects([word], shelf)[0]
     assert (found.name, found.starts) == (name, starts)
-    assert found.about["host"] == "gpu1"
+    assert found.about.host == "gpu1"
 
 
 @pytest.mark.parametrize(
@@ -111,14 +110,14 @@ def test_a_file_needs_no_host(tmp_path: Path) -> None:
 
     found = subjects([str(plain), str(wrapped)], nobody)
     assert [item.name for item in found] == ["old", "new"]
-    assert found[1].about == {"profile": "tp8"}
+    assert found[1].about == About(profile="tp8")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"bench": 3}', '{"levels": 3}', "\x00"])
 def test_a_file_that_is_no_benchmark_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"x\.json is no"):
+    with pytest.raises(ConfigError, match=r"x\.json is not"):
         subjects([str(path)], shelf)
 
 
@@ -199,7 +198,7 @@ def test_a_document_of_a_newer_deployer_is_not_guessed_at(
         assert subjects([str(path)], shelf)[0].name == "b"
         return
     with pytest.raises(
-        ConfigError, match=f"it is of version {schema}, and this deployer knows those up to 2"
+        ConfigError, match=f"it is of version {schema}, and this deployer reads those up to 2"
     ):
         subjects([str(path)], shelf)
 

@@ -130,7 +130,7 @@ def test_figures_that_the_host_does_not_take_are_not_lost(
 
     monkeypatch.setattr("deployer.host.client.HostClient.release_update", full)
     found = measured(live_world, 95.0)
-    assert found.bench["levels"][0]["aggregate_tok_s"] == 95.0
+    assert found.bench.levels[0].aggregate_tok_s == 95.0
     assert found.trouble is not None
     assert (found.trouble.message.rpartition(": ")[2], found.trouble.exit_code) == (
         "No space left on device",
@@ -171,7 +171,7 @@ def test_requests_that_failed_are_no_trouble_where_it_goes_on_serving(live_world
 def test_figures_of_two_processes_are_shown_and_not_kept(live_world: FakeWorld) -> None:
     state = live_world.service("kimi")
     found = after_it(live_world, lambda: live_world.start(state, LIVE), completed=1, failed={"reset": 1})
-    assert (found.name, found.bench["levels"][0]["aggregate_tok_s"]) == (f"{LIVE}@?", 95.0)
+    assert (found.name, found.bench.levels[0].aggregate_tok_s) == (f"{LIVE}@?", 95.0)
     assert isinstance(found.trouble, GateInconclusive)
     assert "restarted while it was measured" in found.trouble.message
     assert "benches" not in state.releases[LIVE]["manifest"]

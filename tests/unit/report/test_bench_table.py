@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from deployer.records.bench import BenchRun
 from deployer.report.bench_table import bench_view, doubts
 
 
@@ -47,6 +48,10 @@ def text(view: RenderableType) -> str:
     return captured.get()
 
 
+def view(name: str, document: dict[str, Any]) -> RenderableType:
+    return bench_view(name, BenchRun.from_json(document))
+
+
 TWO = {
     "0001-tp8": bench(26.0, {8: 100.0, 32: 250.0}),
     "0002-pp8": bench(32.5, {8: 90.0, 64: 400.0}, ttft=0.25),
@@ -58,7 +63,7 @@ def test_what_speaks_against_a_comparison_is_said() -> None:
     odd["levels"][0].update(completed=5, client={"client_limited": True})
     odd["foreign_traffic"] = {"value": True}
     odd["client"] = {"sampler_ended_s": 6.2}
-    said = doubts({"a": TWO["0001-tp8"], "b": odd})
+    said = doubts("b", BenchRun.from_json(odd))
     assert said == [
         "b: 3 of 8 requests at level 8 failed",
         "b: the load client was saturated at level 8",
@@ -66,13 +71,13 @@ def test_what_speaks_against_a_comparison_is_said() -> None:
         "b: the process that looks at the server ended after 6 s; what it did then was not seen",
         "b: ended early, interrupted (SIGINT) during level 16",
     ]
-    shown = text(bench_view("b", odd))
+    shown = text(view("b", odd))
     assert all(line in shown for line in said)
-    assert doubts({"a": TWO["0001-tp8"]}) == []
+    assert doubts("a", BenchRun.from_json(TWO["0001-tp8"])) == []
 
 
 def test_one_benchmark() -> None:
-    shown = text(bench_view("0001-tp8", TWO["0001-tp8"]))
+    shown = text(view("0001-tp8", TWO["0001-tp8"]))
     assert "0001-tp8" in shown
     assert any(
         "one" in line and "2/2" in line and "26.0" in line and "38.0" in line for line in shown.splitlines()
@@ -81,7 +86,7 @@ def test_one_benchmark() -> None:
 
 
 def test_names_with_markup_are_shown_as_they_are() -> None:
-    assert "[red]x[/red]" in text(bench_view("[red]x[/red]", TWO["0001-tp8"]))
+    assert "[red]x[/red]" in text(view("[red]x[/red]", TWO["0001-tp8"]))
 
 
 rate = st.one_of(st.none(), st.floats(0, 1e6))
@@ -90,9 +95,9 @@ levels = st.dictionaries(st.sampled_from([8, 16, 64]), rate, max_size=3)
 
 @given(rate, levels)
 def test_whatever_was_measured_is_shown(single: float | None, rates: dict[int, float | None]) -> None:
-    shown = text(bench_view("a", bench(single, rates)))
+    shown = text(view("a", bench(single, rates)))
     assert all(f"{n}/{n}" in shown for n in rates)
 
 
 def test_an_empty_benchmark_is_shown() -> None:
-    assert "level" in text(bench_view("a", {"levels": [], "single_stream_tok_s": None, "singles": None}))
+    assert "level" in text(view("a", {"levels": [], "single_stream_tok_s": None, "singles": None}))

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from deployer.bench.comparison import Subject, compare
-from deployer.bench.noise import Noise
 from deployer.inspect.compare import Compared
+from deployer.records.verdict import Noise
 from deployer.report.comparison_view import all_doubts, comparison_document, comparison_view
 from tests.unit.bench.test_comparison import bench, level, subject
 
@@ -61,8 +61,8 @@ def test_it_fits_a_hundred_columns_and_loses_nothing(found: Compared) -> None:
     assert all(len(line) <= 100 for line in shown.splitlines())
     assert "…" not in shown
     for comparison in found.comparisons:
-        for item in comparison.findings:
-            assert str(item.effect) in shown
+        for item in comparison.changes:
+            assert str(item) in shown
 
 
 def test_better_and_worse_have_their_colours() -> None:

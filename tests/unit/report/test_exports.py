@@ -6,14 +6,12 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deployer.errors import UsageError
+from deployer.records.bench import BenchRun
 from deployer.report.files import STDOUT, append, check_exports, replace, write_exports
-
-DOCUMENT: dict[str, Any] = {"name": "0001-p@1", "bench": {"levels": []}}
 
 
 def test_files_that_cannot_be_written_are_told_beforehand(tmp_path: Path) -> None:
@@ -29,7 +27,7 @@ def test_files_that_cannot_be_written_are_told_beforehand(tmp_path: Path) -> Non
 
 
 def test_one_that_fails_does_not_keep_the_other(tmp_path: Path) -> None:
-    written, errors = write_exports(DOCUMENT, tmp_path, tmp_path / "y")
+    written, errors = write_exports(BenchRun(), "0001-p@1", tmp_path, tmp_path / "y")
     assert written == [tmp_path / "y"]
     assert [str(tmp_path) in error.message for error in errors] == [True]
 

@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deployer.bench.comparison import Subject
+from deployer.records.bench import About
 from deployer.report.charts import Axis, Point, Series, line_chart, round_ticks
 from deployer.report.comparison_view import comparison_document
 from deployer.report.page import comparison_page, plots, waterfalls
@@ -136,7 +137,7 @@ def test_gpus_over_time_are_a_line_with_a_point_a_pass() -> None:
 )
 def test_what_is_no_course_is_not_drawn(rows: Any) -> None:
     item = FIVE[0].benches[0]
-    odd = subject("odd", {**item, "over_time": rows}, releases=["x"])
+    odd = subject("odd", {**item.as_json(), "over_time": rows}, releases=["x"])
     assert "GPUs busy over time" not in {plot["title"] for plot in plots(compared(odd, odd))}
 
 
@@ -158,7 +159,7 @@ def test_it_asks_for_nothing_from_elsewhere() -> None:
 def test_the_numbers_can_be_taken_from_it() -> None:
     found = compared(*FIVE)
     document = embedded(comparison_page(found))
-    assert document["comparisons"] == json.loads(json.dumps([item.as_dict() for item in found.comparisons]))
+    assert document["comparisons"] == json.loads(json.dumps([item.as_json() for item in found.comparisons]))
     kept = document["benches"]["0001-profile-1"][0]["levels"][0]
     assert kept["passes"]
     assert "samples" not in kept
@@ -172,7 +173,14 @@ def test_no_name_breaks_out_of_its_place(name: str) -> None:
         name,
         FIVE[0].benches,
         ("x",),
-        {"profile": name, "sglang": name, "timeline": [{"name": name, "seconds": 1.0}], "releases": [name]},
+        About.from_json(
+            {
+                "profile": name,
+                "sglang": name,
+                "timeline": [{"name": name, "seconds": 1.0}],
+                "releases": [name],
+            }
+        ),
     )
     page = comparison_page(compared(FIVE[1], odd, arguments=({"name": name, "values": {name: name}},)))
     plain = comparison_page(compared(FIVE[1], FIVE[0]))

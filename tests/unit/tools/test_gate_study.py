@@ -60,7 +60,7 @@ def test_the_study_asks_the_gate_itself() -> None:
     noise = learn([starts[1:]])
     whole = judge(starts[:1], starts[1:], noise)
     assert whole is not None
-    assert whole.as_dict() == compared(logs[:1], logs[1:], noise).as_dict()
+    assert whole.as_json() == compared(logs[:1], logs[1:], noise).as_json()
 
 
 def test_a_page_without_marks_is_refused() -> None:

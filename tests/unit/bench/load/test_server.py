@@ -1,4 +1,4 @@
-"""What the server did meanwhile: what it says, what nvidia-smi says, what the log says, and one sentence."""
+"""What the server did meanwhile: what it reports and what nvidia-smi does, as samples and figures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.bench.load.sampler import read_loads, read_metrics, read_smi
-from deployer.bench.load.server import MOST_ROWS, over_time, sentence, summary, with_log
-from deployer.bench.log_windows import with_batches
+from deployer.bench.load.server import MOST_ROWS, over_time, summary
 
 MIB = 1024 * 1024
 
@@ -116,122 +115,11 @@ def test_a_long_run_has_no_more_rows_than_a_page_can_draw(moments: list[float], 
 
 
 def test_only_what_was_seen_within_the_passes_counts() -> None:
-    found = summary(SAMPLES, [(1.0, 2.0), (7.0, 8.0)], 32)
+    found = summary(SAMPLES, [(1.0, 2.0), (7.0, 8.0)])
     assert found is not None
     assert found["samples"] == 3
     assert found["running"] == {"mean": 8, "min": 8, "max": 8}
     assert found["queued"] == {"mean": 23, "min": 22, "max": 24}
     assert found["gpus"][0]["power_w"] == {"mean": 300, "min": 300, "max": 300}
     assert found["gpus"][1]["sm_clock_mhz"] is None
-    assert found["sentence"] == "C=32: 8 in flight, 23 queued, GPUs 40-100 % busy at 310 W of 600 W"
-    assert summary(SAMPLES, [(90.0, 95.0)], 32) is None
-
-
-def test_looks_that_fell_between_the_requests_say_nothing_of_what_ran() -> None:
-    looks = [{"t": float(second), "running": 0, "queued": 0, "kv_use": None} for second in range(3)]
-    found = summary(looks, [(0.0, 3.0)], 1)
-    assert found is not None
-    assert found["sentence"] == "C=1: none queued"
-
-
-def test_the_log_tells_slots_and_graphs() -> None:
-    base = summary(SAMPLES, [(1.0, 2.0)], 32)
-    found = with_log(base, 32, batches=[8] * 3, queued=[24] * 3, graphs=[True] * 3, slots=16)
-    assert found is not None
-    assert found["slots"] == {"seen": 1, "of": 16, "batch": {"mean": 8, "min": 8, "max": 8}}
-    assert found["sentence"].startswith("C=32: 8 in flight in 1 of 16 slots, 24 queued, GPUs")
-    few = with_log(base, 8, batches=[1], queued=[0], graphs=[True], slots=16)
-    assert few is not None
-    assert few["sentence"].startswith("C=8: 8 in flight, none queued"), (
-        "a line tells of one micro-batch, perhaps the odd one"
-    )
-    uneven = with_log(base, 8, batches=[7, 1] * 2, queued=[0] * 4, graphs=[True] * 4, slots=16)
-    assert uneven is not None
-    assert uneven["slots"]["seen"] == 2
-    assert with_log(base, 32, batches=[], queued=[], graphs=[], slots=16) == base
-    spread = with_log(None, 32, batches=[2] * 4, queued=[0] * 4, graphs=[True, False] * 2, slots=16)
-    assert spread is not None
-    assert spread["slots"]["seen"] == 16
-    assert (
-        spread["sentence"]
-        == "C=32: 32 in flight in 16 of 16 slots, none queued, 50% of steps by a captured graph"
-    )
-
-
-@given(
-    st.integers(1, 4096),
-    st.lists(st.integers(0, 512), min_size=1, max_size=9),
-    st.lists(st.integers(0, 9999), max_size=9),
-    st.lists(st.booleans(), max_size=9),
-    st.integers(1, 64),
-)
-def test_whatever_the_log_says_gives_slots_that_can_be(
-    concurrency: int, batches: list[int], queued: list[int], graphs: list[bool], slots: int
-) -> None:
-    found = with_log(None, concurrency, batches=batches, queued=queued, graphs=graphs, slots=slots)
-    assert found is not None
-    assert 1 <= (found["slots"]["seen"] or 1) <= slots
-    assert found["slots"]["seen"] or len(batches) < 3
-    assert found["sentence"].startswith(f"C={concurrency}: ")
-
-
-def test_nothing_seen_says_so() -> None:
-    assert sentence({"slots": None, "queued": None, "running": None}, 8) == "C=8: nothing to be seen"
-
-
-def test_log_lines_belong_to_the_passes_in_which_they_came() -> None:
-    def line(t: float, batch: int, queued: int) -> tuple[float, str]:
-        return t, (
-            f"[2026-11-29 17:46:24 PP0] Decode batch, #running-req: {batch}, #token: 900, token usage: 0.01, "
-            f"cuda graph: True, gen throughput (token/s): 96.00, #queue-req: {queued}"
-        )
-
-    level = {
-        "concurrency": 32,
-        "server": None,
-        "passes": [{"started_s": 10.0, "wall_s": 5.0}, {"started_s": 30.0, "wall_s": None}],
-    }
-    lines = [
-        line(1009.0, 1, 0),
-        line(1011.0, 8, 24),
-        line(1013.0, 7, 24),
-        line(1014.0, 6, 24),
-        line(1016.0, 1, 0),
-    ]
-    found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
-    assert found["slots"]["batch"] == {"mean": 7, "min": 6, "max": 8}
-    assert found["graph_share"] == pytest.approx(1.0)
-    assert found["sentence"] == "C=32: 8 in flight in 1 of 16 slots, 24 queued"
-    level["passes"] = [{"started_s": 9.0, "wall_s": 7.0, "ramp_s": 1.5, "steady_s": 2.0}]
-    found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
-    assert found["slots"]["batch"] == {"mean": 8, "min": 8, "max": 8}, "only while every stream was busy"
-
-
-def test_a_server_that_queues_is_looked_at_while_all_requests_are_there() -> None:
-    """32 requests, 8 at a time, 4 s each: after the first 4 s fewer than 32 are with the server, so fewer wait."""
-    samples = [
-        {"pass": 0, "index": n, "start_s": 0.1 if n < 31 else 0.5, "seconds": 4.0 * (n // 8 + 1)}
-        for n in range(32)
-    ]
-    level: dict[str, Any] = {
-        "concurrency": 32,
-        "server": None,
-        "samples": samples,
-        "passes": [{"repeat": 0, "started_s": 10.0, "wall_s": 16.1, "steady_s": None, "ramp_s": None}],
-    }
-    queue = [
-        (0.3, 1),
-        *((at, 24 - 8 * int(at // 4)) for at in (1.0, 2.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0)),
-    ]
-    lines = [
-        (
-            1010.0 + at,
-            f"[x PP0] Decode batch, #running-req: 8, #token: 9, cuda graph: True, #queue-req: {queued}",
-        )
-        for at, queued in queue
-    ]
-    found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
-    assert found["sentence"] == "C=32: 8 in flight in 1 of 16 slots, 24 queued"
-    level["samples"] = [{**sample, "seconds": None} for sample in samples]
-    found = with_batches({"levels": [level]}, lines, slots=16, began=1000.0)["levels"][0]["server"]
-    assert found["queued"]["min"] == 0, "without the requests' times all of the pass"
+    assert summary(SAMPLES, [(90.0, 95.0)]) is None
