@@ -22,10 +22,11 @@ from deployer.config.files import write_whole
 from deployer.config.inventory import ServiceConfig
 from deployer.errors import AgentError
 from deployer.host.client import HostClient
+from deployer.records.codec import Json
 from deployer.records.host import HostState
 from deployer.records.release import OWN_VARIABLE, Release
 from deployer.sglang.flags.versions import SCHEMA, flag_table
-from deployer.sglang.server.answers import Asked, Json, find_answer, judge, program_text
+from deployer.sglang.server.answers import Asked, find_answer, judge, program_text
 from deployer.units.bundle import comparable
 
 #: How long the host's SGLang may take to answer, in seconds. A cold disk takes 16 s.

@@ -15,8 +15,8 @@ from deployer.records.host import HostState, ServiceState
 from deployer.records.outcome import Objection
 from deployer.records.release import Release
 from deployer.sglang.flags.devices import rank_places, taken
-from deployer.sglang.rules import Finding, Severity
-from deployer.sglang.rules.sizes import GPU_REMEDY, too_few_gpus
+from deployer.sglang.rules import RULES, Finding, Severity
+from deployer.sglang.rules.sizes import too_few_gpus
 
 #: Bytes in use on a GPU by no process that are still no reason to refuse (driver, display).
 _IDLE_GPU_MEMORY = 2 * 1024**3
@@ -118,7 +118,7 @@ def _gpus(
     layout = _layout(release)
     if layout is not None and layout.gpus > len(assigned):
         message = too_few_gpus(layout.gpus, service.name, len(assigned), host.name)
-        yield Objection("too-few-gpus", message, GPU_REMEDY)
+        yield Objection("too-few-gpus", message, RULES["too-few-gpus"].remedy)
     used = taken(assigned, layout.places if layout else [])
     yield from _held(observed, service, state, used)
     for index in used:

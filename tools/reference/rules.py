@@ -1,4 +1,4 @@
-"""docs/rules.md, made from the rules: ``python -m tools.reference.rules`` writes it."""
+"""docs/rules.md, made from ``data/rules.toml``: ``python -m tools.reference.rules`` writes it."""
 
 from __future__ import annotations
 

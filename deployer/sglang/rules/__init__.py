@@ -1,7 +1,8 @@
 """The rules: what is known to go wrong with SGLang, as data and one small pure function each.
 
 `judge` applies them all to `Facts` about a profile on a service; `launch_arguments` renders the profile or raises with
-the errors that make that impossible. A rule is registered with a `Theme` in the module of its subject.
+the errors that make that impossible. What a rule knows is in ``data/rules.toml``; the function of the same id, in the
+module of its subject, decides whether it matters.
 """
 
 from deployer.sglang.rules.base import Finding, Need, Rule, Severity, Theme

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from deployer.config.wording import KeyPath, key_path, printable
@@ -152,45 +155,39 @@ def has(facts: Facts, need: Need) -> bool:
     return facts_known[need]
 
 
+@cache
+def knowledge() -> Mapping[str, dict[str, Any]]:
+    """Return what every rule knows, by its id: ``data/rules.toml``."""
+    return tomllib.loads((files("deployer.sglang") / "data" / "rules.toml").read_text("utf-8"))
+
+
 class Theme:
-    """A group of rules; ``theme.rule(...)`` registers a function as one."""
+    """A group of rules; ``@THEME.rule(id)`` registers a function as the rule of that id."""
 
     def __init__(self, name: str, title: str) -> None:
         self.name = name
         self.title = title
         self.rules: list[Rule] = []
 
-    def rule(
-        self,
-        id: str,
-        severity: Severity,
-        title: str,
-        *,
-        about: str,
-        remedy: str,
-        references: Iterable[str] = (),
-        needs: Iterable[Need] = (),
-        shape: bool = False,
-        blocks: bool = False,
-    ) -> Callable[[Callable[[Facts], Iterator[Hit]]], Callable[[Facts], Iterator[Hit]]]:
+    def rule(self, id: str) -> Callable[[Check], Check]:
         """Register the decorated function."""
+        known = knowledge()[id]
 
-        def register(check: Callable[[Facts], Iterator[Hit]]) -> Callable[[Facts], Iterator[Hit]]:
-            self.rules.append(
-                Rule(
-                    id,
-                    self.name,
-                    severity,
-                    title,
-                    " ".join(about.split()),
-                    " ".join(remedy.split()),
-                    tuple(references),
-                    frozenset(needs),
-                    shape,
-                    shape or blocks,
-                    check,
-                )
+        def register(check: Check) -> Check:
+            rule = Rule(
+                id=id,
+                theme=self.name,
+                severity=Severity(known["severity"]),
+                title=known["title"],
+                about=" ".join(known["about"].split()),
+                remedy=" ".join(known["remedy"].split()),
+                references=tuple(known["references"]),
+                needs=frozenset(Need[name.upper()] for name in known.get("needs", ())),
+                shape=known.get("shape", False),
+                blocks=known.get("shape", False) or known.get("blocks", False),
+                check=check,
             )
+            self.rules.append(rule)
             return check
 
         return register

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from deployer.sglang.rules.base import Hit, Severity, Theme
+from deployer.sglang.rules.base import Hit, Theme
 from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("environment", "Environment variables")
@@ -31,34 +31,13 @@ def _at(name: str) -> tuple[str, str]:
     return ("environment", name)
 
 
-@THEME.rule(
-    "cpu-engine",
-    Severity.WARNING,
-    "SGLANG_USE_CPU_ENGINE on a host with GPUs",
-    about="""SGLANG_USE_CPU_ENGINE=1 makes SGLang use its CPU code, whatever --device says; with the published
-    wheels it still imports the CUDA kernels, and on a host without the driver exits with "libcuda.so.1: cannot
-    open shared object file".""",
-    remedy="remove the variable",
-    references=["measured: 0.5.23"],
-)
+@THEME.rule("cpu-engine")
 def cpu_engine(facts: Facts) -> Iterator[Hit]:
     if facts.truthy("SGLANG_USE_CPU_ENGINE") and facts.host.gpus != 0:
         yield Hit("the server would not use the GPUs", _at("SGLANG_USE_CPU_ENGINE"))
 
 
-@THEME.rule(
-    "health-timeout",
-    Severity.WARNING,
-    "SGLANG_HEALTH_CHECK_TIMEOUT is outside the range that deployer can interpret",
-    about="""/health answers 200 after at least 1.0 s (it generates and waits), and 503 if nothing came for
-    SGLANG_HEALTH_CHECK_TIMEOUT seconds (default 20): one very long prefill is enough for that. deployer waits
-    22 s for an answer; with a limit above that, a hung server looks like one that does not answer.""",
-    remedy="choose 5 to 22 seconds, or leave it at 20",
-    references=[
-        "measured: 0.5.23",
-        "log: Health check failed. Server couldn't get a response from detokenizer",
-    ],
-)
+@THEME.rule("health-timeout")
 def health_timeout(facts: Facts) -> Iterator[Hit]:
     text = facts.environment.get("SGLANG_HEALTH_CHECK_TIMEOUT")
     where = _at("SGLANG_HEALTH_CHECK_TIMEOUT")
@@ -73,31 +52,14 @@ def health_timeout(facts: Facts) -> Iterator[Hit]:
         )
 
 
-@THEME.rule(
-    "health-without-generation",
-    Severity.WARNING,
-    "/health does not generate",
-    about="""With SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=false (from 0.5.9 on) /health is 200 as long as the
-    web server is alive, even if the scheduler hangs. deployer's own generation still proves a start, but the
-    status of a running server says little.""",
-    remedy="remove the variable",
-    references=["0.5.9:srt/entrypoints/http_server.py"],
-)
+@THEME.rule("health-without-generation")
 def health_without_generation(facts: Facts) -> Iterator[Hit]:
     name = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
     if (facts.environment.get(name) or "").lower() in ("0", "false", "no", "off", "n"):
         yield Hit("a hung scheduler would go unnoticed", _at(name))
 
 
-@THEME.rule(
-    "sglang-variable",
-    Severity.ADVICE,
-    "a variable that looks like a misspelt one of SGLang's",
-    about="""SGLang reads variables by name and ignores those it does not know, so a typo has no effect and
-    leaves no trace.""",
-    remedy="correct the name, or leave it if your version has a variable of that name",
-    references=["0.5.23:srt/environ.py"],
-)
+@THEME.rule("sglang-variable")
 def sglang_variable(facts: Facts) -> Iterator[Hit]:
     for name in facts.environment:
         if not name.upper().startswith(("SGLANG_", "SGL_", "SLGANG_")) or name in KNOWN:
@@ -106,15 +68,7 @@ def sglang_variable(facts: Facts) -> Iterator[Hit]:
             yield Hit(f"did you mean {near[0]}?", _at(name))
 
 
-@THEME.rule(
-    "warmup-timeout",
-    Severity.WARNING,
-    "SGLANG_WARMUP_TIMEOUT is short",
-    about="""The server's own first request may compile kernels; if it takes longer than SGLANG_WARMUP_TIMEOUT
-    (default 600 s) the server ends itself: "Initialization failed. warmup error".""",
-    remedy="choose 300 s or more, or remove the variable",
-    references=["0.5.23:srt/entrypoints/http_server.py:2384"],
-)
+@THEME.rule("warmup-timeout")
 def warmup_timeout(facts: Facts) -> Iterator[Hit]:
     text = facts.environment.get("SGLANG_WARMUP_TIMEOUT")
     try:
@@ -125,16 +79,7 @@ def warmup_timeout(facts: Facts) -> Iterator[Hit]:
         yield Hit(f"{seconds:g} s", _at("SGLANG_WARMUP_TIMEOUT"))
 
 
-@THEME.rule(
-    "version-check-skipped",
-    Severity.WARNING,
-    "a version check of SGLang's is turned off",
-    about="""SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1 lets SGLang start with kernels of another version than it
-    was released with. It is for debugging: the consequences are undefined symbols, or silently wrong
-    results.""",
-    remedy="install the pinned packages and remove the variable",
-    references=["0.5.23:srt/entrypoints/engine.py:1947"],
-)
+@THEME.rule("version-check-skipped")
 def version_check_skipped(facts: Facts) -> Iterator[Hit]:
     if facts.truthy("SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK"):
         yield Hit("the kernels' version is not checked", _at("SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from deployer.sglang.rules.base import Hit, Severity, Theme
+from deployer.sglang.rules.base import Hit, Theme
 from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("graphs", "CUDA graphs")
@@ -55,35 +55,14 @@ def largest_needed(facts: Facts) -> tuple[int, str] | None:
     return facts.running, "limits.max_running_requests"
 
 
-@THEME.rule(
-    "graphs-off",
-    Severity.WARNING,
-    "CUDA graphs are off",
-    about="""Without graphs every step of decoding launches its kernels one by one from Python; for a single
-    stream that takes most of the time. It is a typical remnant of debugging: on 8 PCIe GPUs pp8 with a
-    forgotten --disable-cuda-graph and nothing in flight reached 25 tok/s alone, and 34 with graphs and depth 8.
-    SGLang has several spellings: --disable-cuda-graph, --disable-decode-cuda-graph, --cuda-graph-backend-decode
-    disabled, --cuda-graph-config; and DeepEP in its normal mode turns them off by itself.""",
-    remedy="set cuda_graph.enabled = true and remove the flag, unless it is meant as a comparison",
-    references=["measured: 8 PCIe GPUs, pp8: 25 tok/s without graphs at depth 0, 34 with graphs at depth 8"],
-)
+@THEME.rule("graphs-off")
 def graphs_off(facts: Facts) -> Iterator[Hit]:
     off = turned_off(facts)
     if off and not facts.on_cpu:
         yield Hit(f"{off[0]}: every decoding step is launched kernel by kernel", off[1])
 
 
-@THEME.rule(
-    "graphs-above-cap",
-    Severity.ADVICE,
-    "graphs are captured that no micro-batch can use",
-    about="""A stage never sees more requests than one micro-batch holds, but SGLang does not divide the sizes
-    to capture by pp: pp8 with 64 running requests captures up to 64 while a micro-batch holds 8. Each size
-    costs start time and memory (first capture on a cold machine: 63.6 s; up to 1334 s were reported for one
-    host).""",
-    remedy="set cuda_graph.max_batch_size to the micro-batch cap",
-    references=["0.5.12.post1:srt/server_args.py", "PR 21005", "issue 4233"],
-)
+@THEME.rule("graphs-above-cap")
 def graphs_above_cap(facts: Facts) -> Iterator[Hit]:
     if without_graphs(facts) or facts.cap is None:
         return
@@ -98,15 +77,7 @@ def graphs_above_cap(facts: Facts) -> Iterator[Hit]:
         )
 
 
-@THEME.rule(
-    "graphs-below-cap",
-    Severity.WARNING,
-    "larger batches decode without a graph",
-    about="""A batch above the largest captured size runs kernel by kernel (`cuda graph: False` in the log); one
-    between two sizes is padded to the next.""",
-    remedy="raise cuda_graph.max_batch_size to the number of requests a rank can hold",
-    references=["0.5.12.post1:srt/model_executor/cuda_graph_runner.py"],
-)
+@THEME.rule("graphs-below-cap")
 def graphs_below_cap(facts: Facts) -> Iterator[Hit]:
     largest, needed = facts.profile.cuda_graph.max_batch_size, largest_needed(facts)
     if not without_graphs(facts) and largest and needed and largest < needed[0]:
@@ -117,15 +88,7 @@ def graphs_below_cap(facts: Facts) -> Iterator[Hit]:
         )
 
 
-@THEME.rule(
-    "graph-padding-off",
-    Severity.WARNING,
-    "only exactly captured sizes use a graph",
-    about="""A batch is padded to the next captured size. With --disable-cuda-graph-padding every other size
-    (13, 17, 33 ...) decodes kernel by kernel.""",
-    remedy="leave extra_args.disable-cuda-graph-padding out",
-    references=["0.5.12.post1:srt/model_executor/cuda_graph_runner.py"],
-)
+@THEME.rule("graph-padding-off")
 def graph_padding_off(facts: Facts) -> Iterator[Hit]:
     if facts.on("--disable-cuda-graph-padding") and not without_graphs(facts):
         most = (largest_needed(facts) or (256, ""))[0]

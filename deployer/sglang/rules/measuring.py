@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from deployer.config.bench import SINGLE_GATE
 from deployer.config.profile import effective_bench, effective_gate, effective_relative_gate
 from deployer.config.wording import KeyPath
-from deployer.sglang.rules.base import Hit, Severity, Theme
+from deployer.sglang.rules.base import Hit, Theme
 from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("measuring", "Benchmark and gate")
@@ -34,17 +34,7 @@ def _split(key: str) -> tuple[str, int]:
     return name, int(level or 0)
 
 
-@THEME.rule(
-    "gate-not-measured",
-    Severity.ERROR,
-    "every threshold is on a figure that the benchmark measures",
-    about="""A threshold whose figure is not measured makes the verdict inconclusive, however good the server
-    is, and the candidate is rolled back after a restart for nothing. Not measured are: levels that are not run;
-    the single stream if singles = 0; a 95th percentile of fewer than 20 samples (TTFT and TPOT have one for
-    each request, so eight streams twice are 16); a steady rate of fewer than 4 tokens a stream.""",
-    remedy="add the level to bench.levels, or take the threshold out of the gate",
-    references=["docs/benchmark.md", "docs/gate.md"],
-)
+@THEME.rule("gate-not-measured")
 def gate_not_measured(facts: Facts) -> Iterator[Hit]:
     bench = effective_bench(facts.service, facts.profile)
     for key in effective_gate(facts.service, facts.profile):
@@ -80,15 +70,7 @@ def gate_not_measured(facts: Facts) -> Iterator[Hit]:
             )
 
 
-@THEME.rule(
-    "threshold-idle",
-    Severity.WARNING,
-    "no threshold is implied by another",
-    about="""The median is never above the 95th percentile of the same figure. A bound on the median that is not
-    below that on the 95th percentile therefore never decides anything; perhaps the two were swapped.""",
-    remedy="lower the bound on the median below that on the 95th percentile, or remove it",
-    references=["docs/benchmark.md"],
-)
+@THEME.rule("threshold-idle")
 def threshold_idle(facts: Facts) -> Iterator[Hit]:
     gate = effective_gate(facts.service, facts.profile)
     for key, bound in gate.items():
@@ -100,16 +82,7 @@ def threshold_idle(facts: Facts) -> Iterator[Hit]:
             )
 
 
-@THEME.rule(
-    "level-loss-below-loss",
-    Severity.WARNING,
-    "one level may lose at least as much as all together",
-    about="""max_loss is what the mean over all levels may lose, max_level_loss what one level alone may lose.
-    One level is noisier than the mean. If it may lose less, a loss that is tolerated on average is not
-    tolerated at any level, and max_loss decides nothing.""",
-    remedy="set relative_gate.max_level_loss to max_loss or more (usual: 0.12 beside 0.05)",
-    references=["docs/gate.md"],
-)
+@THEME.rule("level-loss-below-loss")
 def level_loss_below_loss(facts: Facts) -> Iterator[Hit]:
     settings = effective_relative_gate(facts.service, facts.profile)
     if settings.baseline != "none" and settings.max_level_loss < settings.max_loss:
@@ -119,16 +92,7 @@ def level_loss_below_loss(facts: Facts) -> Iterator[Hit]:
         )
 
 
-@THEME.rule(
-    "budget-short",
-    Severity.WARNING,
-    "the benchmark has time for everything it is to measure",
-    about="""What does not fit into bench.budget is skipped or cut short, and then is not measured: the verdict
-    is inconclusive. Two cases are known beforehand: a budget that not even a server of 1000 tok/s a stream
-    could keep, and one that a server which just meets the thresholds could not.""",
-    remedy="raise bench.budget, or lower bench.output_tokens, bench.levels or bench.waves",
-    references=["docs/benchmark.md#the-budget"],
-)
+@THEME.rule("budget-short")
 def budget_short(facts: Facts) -> Iterator[Hit]:
     bench = effective_bench(facts.service, facts.profile)
     gate = effective_gate(facts.service, facts.profile)
@@ -161,16 +125,7 @@ def budget_short(facts: Facts) -> Iterator[Hit]:
         )
 
 
-@THEME.rule(
-    "timeout-below-threshold",
-    Severity.WARNING,
-    "a server that meets the thresholds finishes a request in time",
-    about="""A request that has not finished after bench.request_timeout has failed, and a failed request fails
-    the candidate. If a server that just meets a threshold would take longer for a request, threshold and limit
-    contradict each other.""",
-    remedy="raise bench.request_timeout, or the threshold",
-    references=["docs/benchmark.md#definitions"],
-)
+@THEME.rule("timeout-below-threshold")
 def timeout_below_threshold(facts: Facts) -> Iterator[Hit]:
     bench = effective_bench(facts.service, facts.profile)
     for key, bound in effective_gate(facts.service, facts.profile).items():

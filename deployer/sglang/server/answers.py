@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deployer.records.codec import Json
 from deployer.sglang.flags.versions import Flag, FlagTable
 from deployer.sglang.server.info import redact
 from deployer.sglang.server.question_program import MARK
-
-Json = dict[str, Any]
 
 #: Exceptions that are SGLang's own judgement of the arguments. Any other may come from something that the server has
 #: and the question lacked (the network, a secret, a device), so it is not a refusal.

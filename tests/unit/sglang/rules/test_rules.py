@@ -22,6 +22,7 @@ from deployer.sglang.rules import (
     measuring,
     shape_problems,
 )
+from deployer.sglang.rules.base import knowledge
 from deployer.sglang.rules.graphs import capture_sizes
 from deployer.sglang.rules.shape import ModelShape, layer_split, model_shape, overridden
 from tests.paths import DOCS
@@ -32,7 +33,8 @@ from tools.reference.rules import reference
 PAGE = DOCS / "rules.md"
 
 
-def test_every_rule_has_both_cases() -> None:
+def test_every_rule_has_its_knowledge_and_both_cases() -> None:
+    assert list(knowledge()) == list(RULES)
     assert set(CASES) == set(RULES)
 
 
