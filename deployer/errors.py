@@ -2,12 +2,12 @@
 
     DeployerError                 1    a bug in deployer, if nothing below fits
     ├── UsageError                2    the command line is wrong
-    ├── ConfigError               2    a file says something that cannot be
-    ├── ConsentRequired           2    something live would restart and nobody agreed
+    ├── ConfigError               2    a configuration file is not valid
+    ├── ConsentRequired           2    something live would restart without consent
     ├── Refused                   3    nothing was changed
     │   ├── PreflightRefused      3    the host is not fit for it (all objections, not the first)
-    │   ├── ValidationRefused     3    the rendered unit is not what was meant
-    │   └── WorldMoved            3    the host changed since it was looked at
+    │   ├── ValidationRefused     3    systemd reads the unit otherwise than intended
+    │   └── WorldMoved            3    the host has changed since it was observed
     ├── LeaseHeld                 4    somebody else is changing this host
     ├── LeaseLost                 4    somebody else took over while we worked
     ├── CandidateFailed           5    the candidate failed; the previous live profile serves again
@@ -18,10 +18,10 @@
     │   ├── HostKeyRejected       8    the host's key is unknown or has changed
     │   ├── AuthenticationFailed  8    the host does not accept us (SSH or sudo)
     │   ├── ChannelLost           8    the connection broke while it was used
-    │   └── AgentError            8    the host's side could not do what it was asked
+    │   └── AgentError            8    an operation on the host failed
     └── Interrupted             130    Ctrl-C
 
-Each class knows its exit code; an instance carries what happened, the phase it happened in, and what to do about it.
+Each class has its exit code; an instance says what happened, in which phase, and what to do about it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DeployerError(Exception):
         self.detail = detail or {}
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as it appears under ``error`` in a JSON document."""
+        """Return the error as it appears under ``error`` in a JSON document."""
         return {
             "kind": type(self).__name__,
             "message": self.message,
@@ -74,13 +74,13 @@ class UsageError(DeployerError):
 
 
 class ConfigError(DeployerError):
-    """A configuration file says something that cannot be: file, key path, what was found, what is allowed."""
+    """A configuration file is not valid: which file and key, what was found, what was expected."""
 
     exit_code = 2
 
 
 class ConsentRequired(DeployerError):
-    """Something live would restart and nobody agreed to it."""
+    """Something live would restart, and nobody consented."""
 
     exit_code = 2
     default_remedy = "read the plan above, then run the command again with --yes"
@@ -97,11 +97,11 @@ class PreflightRefused(Refused):
 
 
 class ValidationRefused(Refused):
-    """systemd understands the rendered unit differently from what was meant."""
+    """systemd reads the rendered unit differently from what was intended."""
 
 
 class WorldMoved(Refused):
-    """The host is no longer what it was when it was looked at (compare-and-set failed)."""
+    """The host is no longer what it was when it was observed (compare-and-set failed)."""
 
     default_remedy = "run `deployer plan` to see what changed, then apply again"
 
@@ -114,7 +114,7 @@ class LeaseHeld(DeployerError):
 
 
 class LeaseLost(DeployerError):
-    """Somebody else took over this host while we were working; nothing of ours was written after that."""
+    """Somebody else took over this host in the meantime; this process wrote nothing after that."""
 
     exit_code = 4
     default_remedy = "run `deployer status` to see who holds it and what is live"
@@ -148,7 +148,7 @@ class NothingServing(DeployerError):
 
 
 class GateInconclusive(DeployerError):
-    """The benchmark cannot tell whether the candidate is good enough; it was not promoted, the old one serves."""
+    """The benchmark cannot tell whether the candidate is good enough; it was not promoted, the live release serves."""
 
     exit_code = 7
     outcome = "inconclusive"
@@ -166,19 +166,19 @@ class HostUnreachable(HostError):
 
 
 class HostKeyRejected(HostError):
-    """The host's key is not known, or is not the one that is known."""
+    """The host's key is unknown, or differs from the known one."""
 
 
 class AuthenticationFailed(HostError):
-    """The host does not let us in, or not as root."""
+    """The host refuses the login, or root."""
 
 
 class ChannelLost(HostError):
-    """The connection broke while it was in use; what the host did meanwhile is not known."""
+    """The connection broke while in use; what the host did since is unknown."""
 
 
 class AgentError(HostError):
-    """The host's side could not do what it was asked. ``code`` is its word for it."""
+    """An operation on the host failed; ``code`` is the host's code for it (docs/architecture.md)."""
 
     def __init__(self, code: str, message: str, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)

@@ -10,15 +10,15 @@ from pydantic import AfterValidator, Field
 from deployer.config.problems import KeyProblems, Model
 from deployer.config.wording import nearest, printable
 
-#: Most requests in flight at a time.
+#: The most requests in flight at a time.
 LEVEL_MAX = 4096
 
 
 def _levels(levels: list[int]) -> list[int]:
     if any(not 1 <= level <= LEVEL_MAX for level in levels):
-        raise ValueError(f"levels are whole numbers from 1 to {LEVEL_MAX}")
+        raise ValueError(f"levels must be whole numbers from 1 to {LEVEL_MAX}")
     if sorted(set(levels)) != levels:
-        raise ValueError("levels rise, and none is given twice")
+        raise ValueError("levels must rise, without duplicates")
     return levels
 
 
@@ -29,25 +29,25 @@ class BenchConfig(Model):
     """The smoke benchmark: warm-ups, single requests, then one or more passes at each level of concurrency."""
 
     levels: Levels = Field([8, 16, 32, 48, 64], description="numbers of requests in flight")
-    prompt_tokens: int = Field(128, ge=1, le=1_000_000, description="length of a prompt, in tokens")
-    output_tokens: int = Field(128, ge=2, le=100_000, description="length of an answer, in tokens")
-    warmups: int = Field(2, ge=0, le=100, description="requests sent first and not counted")
-    warmup_tokens: int = Field(16, ge=1, le=100_000, description="length of a warm-up's answer, in tokens")
+    prompt_tokens: int = Field(128, ge=1, le=1_000_000, description="tokens in a prompt")
+    output_tokens: int = Field(128, ge=2, le=100_000, description="tokens in an answer")
+    warmups: int = Field(2, ge=0, le=100, description="requests sent first, not counted")
+    warmup_tokens: int = Field(16, ge=1, le=100_000, description="tokens in a warm-up's answer")
     singles: int = Field(2, ge=0, le=100, description="requests sent one at a time, for single-stream speed")
     waves: int = Field(1, ge=1, le=100, description="requests of a pass = level x waves")
     requests: int = Field(
-        1, ge=1, le=100_000, description="fewest requests of a pass; more waves are run until it has them"
+        1, ge=1, le=100_000, description="minimum of requests in a pass; waves are added to reach it"
     )
     requests_at_least: int = Field(
         200,
         ge=0,
         le=100_000,
-        description="fewest requests of the whole benchmark; where the rest comes to fewer, more passes of the highest "
-        "level are run, as far as the budget allows",
+        description="minimum of requests in the whole benchmark; passes of the highest level are added to reach it, "
+        "as far as the budget allows",
     )
     repeats: int = Field(2, ge=1, le=20, description="passes of a level, as far as the budget allows")
     discard: bool = Field(
-        True, description="a wave before a level's first pass that is not counted, where the budget allows"
+        True, description="run an uncounted wave before a level's first pass, if the budget allows"
     )
     budget: float = Field(
         300.0,
@@ -62,22 +62,22 @@ class BenchConfig(Model):
         description="tokens that all prompts begin with, before prompt_tokens of their own",
     )
     sanity: Literal["report", "gate"] = Field(
-        "report", description="whether an answer that is not sane is only reported or fails the gate"
+        "report", description="whether an insane answer is only reported, or fails the gate"
     )
     request_timeout: float = Field(
-        900.0, gt=0, le=86_400, description="longest time for one request, in seconds"
+        900.0, gt=0, le=86_400, description="time limit for one request, in seconds"
     )
     place: Literal["auto", "host", "operator"] = Field(
-        "auto", description="where the load comes from; auto: the host, if it has what is needed"
+        "auto", description="where the load client runs; auto: on the host if it has httpx, else here"
     )
     seed: int = Field(0, ge=0, le=2**31 - 1, description="seed of the prompts")
 
     def rounds(self, level: int) -> int:
-        """Requests of one stream in a pass of this level, one after another."""
+        """Return the requests that one stream sends in a pass of this level, one after another."""
         return max(self.waves, -(-self.requests // level))
 
     def measured(self, level: int) -> int:
-        """Requests that are measured at one of the levels, where the budget is enough for all of it."""
+        """Return how many requests are measured at a level if the budget suffices for all of them."""
         of_a_pass = level * self.rounds(level)
         further = 0
         if level == self.levels[-1]:
@@ -89,33 +89,37 @@ class BenchConfig(Model):
         return of_a_pass * (self.repeats + further)
 
 
-class PartialBench(Model):
-    """A profile's own wishes; what it leaves out is as the service says."""
+#: The description of a profile's key that a service has, too.
+INHERITED = "as in a service"
 
-    levels: Levels | None = Field(None, description="as of a service")
-    prompt_tokens: int | None = Field(None, ge=1, le=1_000_000, description="as of a service")
-    output_tokens: int | None = Field(None, ge=2, le=100_000, description="as of a service")
-    warmups: int | None = Field(None, ge=0, le=100, description="as of a service")
-    warmup_tokens: int | None = Field(None, ge=1, le=100_000, description="as of a service")
-    singles: int | None = Field(None, ge=0, le=100, description="as of a service")
-    waves: int | None = Field(None, ge=1, le=100, description="as of a service")
-    requests: int | None = Field(None, ge=1, le=100_000, description="as of a service")
-    requests_at_least: int | None = Field(None, ge=0, le=100_000, description="as of a service")
-    repeats: int | None = Field(None, ge=1, le=20, description="as of a service")
-    discard: bool | None = Field(None, description="as of a service")
-    budget: float | None = Field(None, ge=1, le=86_400, description="as of a service")
-    shared_prefix: int | None = Field(None, ge=0, le=1_000_000, description="as of a service")
-    sanity: Literal["report", "gate"] | None = Field(None, description="as of a service")
-    request_timeout: float | None = Field(None, gt=0, le=86_400, description="as of a service")
-    place: Literal["auto", "host", "operator"] | None = Field(None, description="as of a service")
-    seed: int | None = Field(None, ge=0, le=2**31 - 1, description="as of a service")
+
+class PartialBench(Model):
+    """A profile's own benchmark settings; the service's apply to the rest."""
+
+    levels: Levels | None = Field(None, description=INHERITED)
+    prompt_tokens: int | None = Field(None, ge=1, le=1_000_000, description=INHERITED)
+    output_tokens: int | None = Field(None, ge=2, le=100_000, description=INHERITED)
+    warmups: int | None = Field(None, ge=0, le=100, description=INHERITED)
+    warmup_tokens: int | None = Field(None, ge=1, le=100_000, description=INHERITED)
+    singles: int | None = Field(None, ge=0, le=100, description=INHERITED)
+    waves: int | None = Field(None, ge=1, le=100, description=INHERITED)
+    requests: int | None = Field(None, ge=1, le=100_000, description=INHERITED)
+    requests_at_least: int | None = Field(None, ge=0, le=100_000, description=INHERITED)
+    repeats: int | None = Field(None, ge=1, le=20, description=INHERITED)
+    discard: bool | None = Field(None, description=INHERITED)
+    budget: float | None = Field(None, ge=1, le=86_400, description=INHERITED)
+    shared_prefix: int | None = Field(None, ge=0, le=1_000_000, description=INHERITED)
+    sanity: Literal["report", "gate"] | None = Field(None, description=INHERITED)
+    request_timeout: float | None = Field(None, gt=0, le=86_400, description=INHERITED)
+    place: Literal["auto", "host", "operator"] | None = Field(None, description=INHERITED)
+    seed: int | None = Field(None, ge=0, le=2**31 - 1, description=INHERITED)
 
     def over(self, base: BenchConfig) -> BenchConfig:
-        """The service's benchmark with this profile's wishes on top."""
+        """Return the service's benchmark with this profile's settings on top."""
         return base.model_copy(update=self.model_dump(exclude_none=True))
 
 
-#: Figures a gate can be set on: one without a level, and those of a level (``aggregate_tok_s@32``).
+#: Figures that a gate can limit: one without a level, and those of a level (``aggregate_tok_s@32``).
 SINGLE_GATE = "single_stream_tok_s"
 LEVEL_GATES = (
     "aggregate_tok_s",
@@ -132,13 +136,13 @@ def _gate(gate: dict[str, float]) -> dict[str, float]:
     for key, value in gate.items():
         name, at, level = key.partition("@")
         if name in LEVEL_GATES and _NUMBER.fullmatch(level) and not 1 <= int(level) <= LEVEL_MAX:
-            wrong.append((key, f"found the level {printable(level, 20)}, but levels are 1 to {LEVEL_MAX}"))
+            wrong.append((key, f"found the level {printable(level, 20)}, expected 1 to {LEVEL_MAX}"))
         elif not (key == SINGLE_GATE or (name in LEVEL_GATES and _LEVEL.fullmatch(level))):
             near = nearest(f"{name}@LEVEL" if at or name in LEVEL_GATES else name, allowed)
             hint = f"; did you mean {near.replace('LEVEL', level or 'LEVEL')}?" if near else ""
             wrong.append((key, f"unknown figure{hint} (allowed: {', '.join(allowed)})"))
         elif value <= 0:
-            wrong.append((key, "must be more than 0"))
+            wrong.append((key, "must be above 0"))
     if wrong:
         raise KeyProblems(wrong)
     return gate
@@ -153,33 +157,31 @@ class RelativeGate(Model):
 
     baseline: Literal["profile", "live", "none"] = Field(
         "profile",
-        description="what decides: earlier starts of the same profile, starts of whatever is live, or nothing",
+        description="what decides: earlier starts of the same profile, starts of the live one, or nothing",
     )
     starts: int = Field(
-        5, ge=1, le=20, description="starts of the baseline's configuration, the newest first"
+        5, ge=1, le=20, description="how many starts of the baseline to compare with, the newest first"
     )
-    max_loss: float = Field(
-        0.05, gt=0, le=0.45, description="loss of throughput that is tolerated, as a share"
-    )
+    max_loss: float = Field(0.05, gt=0, le=0.45, description="tolerated loss of throughput, as a share")
     max_level_loss: float = Field(
-        0.12, gt=0, le=0.9, description="the same at one level alone, or of the single stream"
+        0.12, gt=0, le=0.9, description="tolerated loss at a single level, or of the single stream"
     )
     inconclusive: Literal["refuse", "promote", "ask"] = Field(
         "refuse",
-        description="a benchmark that cannot tell: go back to the live release, promote all the same, or ask at the "
+        description="if the benchmark cannot tell: go back to the live release, promote all the same, or ask at the "
         "terminal (without one: refuse)",
     )
 
 
 class PartialRelativeGate(Model):
-    """A profile's own comparison; what it leaves out is as the service says."""
+    """A profile's own comparison settings; the service's apply to the rest."""
 
-    baseline: Literal["profile", "live", "none"] | None = Field(None, description="as of a service")
-    starts: int | None = Field(None, ge=1, le=20, description="as of a service")
-    max_loss: float | None = Field(None, gt=0, le=0.45, description="as of a service")
-    max_level_loss: float | None = Field(None, gt=0, le=0.9, description="as of a service")
-    inconclusive: Literal["refuse", "promote", "ask"] | None = Field(None, description="as of a service")
+    baseline: Literal["profile", "live", "none"] | None = Field(None, description=INHERITED)
+    starts: int | None = Field(None, ge=1, le=20, description=INHERITED)
+    max_loss: float | None = Field(None, gt=0, le=0.45, description=INHERITED)
+    max_level_loss: float | None = Field(None, gt=0, le=0.9, description=INHERITED)
+    inconclusive: Literal["refuse", "promote", "ask"] | None = Field(None, description=INHERITED)
 
     def over(self, base: RelativeGate) -> RelativeGate:
-        """The service's comparison with this profile's wishes on top."""
+        """Return the service's comparison with this profile's settings on top."""
         return base.model_copy(update=self.model_dump(exclude_none=True))

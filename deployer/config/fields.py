@@ -49,19 +49,19 @@ _SECRET_VARIABLE = re.compile(
 
 
 def check_environment(environment: dict[str, Any]) -> dict[str, Any]:
-    """Refuse variables that deployer owns, names no shell could hold, and secrets written out."""
+    """Refuse variables that deployer owns, names that a shell could not hold, and secrets in plain text."""
     wrong: list[tuple[str | int, str]] = []
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name):
-            wrong.append((name, "is no name of a variable (letters, digits and _)"))
+            wrong.append((name, "is not a valid variable name (letters, digits and _)"))
         elif name in OWNED_ENVIRONMENT:
             field = OWNED_ENVIRONMENT[name]
-            wrong.append((name, "is set by deployer" + (f": use the key {field} instead" if field else "")))
+            wrong.append((name, "is set by deployer" + (f"; use the key {field} instead" if field else "")))
         elif isinstance(value, str) and _SECRET_VARIABLE.search(name):
             wrong.append(
                 (
                     name,
-                    "looks like a secret, which must not be written here: "
+                    "looks like a secret, which must not be written in plain text: "
                     'use {env = ".."}, {file = ".."} or {command = [..]}',
                 )
             )
@@ -72,15 +72,15 @@ def check_environment(environment: dict[str, Any]) -> dict[str, Any]:
 
 def _clean(value: str) -> str:
     if any(not char.isprintable() for char in value) or value != value.strip():
-        raise ValueError("control characters and blanks at its ends are not allowed")
+        raise ValueError("must not contain control characters, or begin or end with a blank")
     return value
 
 
 def _host_path(value: str) -> str:
     if not value.startswith("/"):
-        raise ValueError(f"found {shown(value)}, allowed is a path on the host that begins with /")
+        raise ValueError(f"found {shown(value)}, expected an absolute path on the host")
     if "/../" in f"{value}/":
-        raise ValueError(f"found {shown(value)}, allowed is a path without ..")
+        raise ValueError(f"found {shown(value)}, expected a path without ..")
     return value.rstrip("/") or "/"
 
 
@@ -90,7 +90,7 @@ def _one_host(value: Any) -> Any:
             return value[0]
         raise ValueError(
             f"found a list of {len(value)} hosts, but a service runs on one host: "
-            "name one host (a model that spans hosts is not supported)"
+            "name one (a model that spans hosts is not supported)"
         )
     return value
 
@@ -102,9 +102,7 @@ def _url(value: str) -> str:
     except ValueError:
         fit = False
     if not fit or parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError(
-            "allowed is a URL like http://kimi.example.net:30000, without user, query or fragment"
-        )
+        raise ValueError("expected a URL like http://kimi.example.net:30000, without user, query or fragment")
     return value.rstrip("/")
 
 
@@ -112,12 +110,12 @@ def _address(value: str) -> str:
     try:
         return str(ipaddress.ip_address(value))
     except ValueError:
-        raise ValueError(f"found {shown(value)}, allowed is an IP address of the host, or 0.0.0.0") from None
+        raise ValueError(f"found {shown(value)}, expected an IP address of the host, or 0.0.0.0") from None
 
 
 def _gpus(gpus: list[int]) -> list[int]:
     if len(set(gpus)) != len(gpus):
-        raise ValueError("a GPU is named twice")
+        raise ValueError("a GPU is listed twice")
     return gpus
 
 
@@ -125,13 +123,13 @@ def _host_key(value: str) -> str:
     if not re.fullmatch(
         r"SHA256:[A-Za-z0-9+/]{43}=?|(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}( .*)?", value
     ):
-        raise ValueError('allowed is "ssh-ed25519 AAAA..." or "SHA256:..." as ssh-keygen -l prints it')
+        raise ValueError('expected "ssh-ed25519 AAAA..." or "SHA256:..." as ssh-keygen -l prints it')
     return value
 
 
 def _account(value: str) -> str:
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}|[0-9]{1,10}", value):
-        raise ValueError(f"found {shown(value)}, allowed is the name of an account, or its number")
+        raise ValueError(f"found {shown(value)}, expected an account's name or number")
     return value
 
 
@@ -141,7 +139,7 @@ def _stall(stall: dict[str, float]) -> dict[str, float]:
         for name in stall
         if name not in STALL_DEFAULTS
     ]
-    wrong += [(name, "must be more than 0 seconds") for name, seconds in stall.items() if seconds <= 0]
+    wrong += [(name, "must be above 0 seconds") for name, seconds in stall.items() if seconds <= 0]
     if wrong:
         raise KeyProblems(wrong)
     return {**STALL_DEFAULTS, **stall}

@@ -11,17 +11,17 @@ from pathlib import Path
 from deployer.errors import ConfigError
 from deployer.resources import shipped
 
-#: Largest file of configuration that is read, in bytes.
+#: The largest configuration file that is read, in bytes.
 FILE_LIMIT = 16 * 1024 * 1024
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """At most ``limit + 1`` bytes of a regular file (or of one that a link leads to).
+    """Return at most ``limit + 1`` bytes of a regular file, or of one that a link leads to.
 
-    OSError when it cannot be read or is something else: a pipe would wait for its writer, a device may never end.
+    Raise OSError if it cannot be read or is something else: a pipe would wait for its writer, a device may never end.
     """
     _check(os.stat(path))
-    # Whatever takes its place in between must not block either.
+    # What replaces it in between must not block either.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as stream:
         _check(os.fstat(descriptor))
@@ -36,7 +36,7 @@ def _check(status: os.stat_result) -> None:
 
 
 def existing_folder(folder: Path, setting: str) -> Path:
-    """``folder``, which the setting names. ConfigError when it is no folder or cannot be read."""
+    """Return ``folder``, which the setting names. Raise ConfigError if it is not a readable folder."""
     name = "".join(char if char.isprintable() else "?" for char in str(folder))
     fault = None
     try:
@@ -57,15 +57,15 @@ def existing_folder(folder: Path, setting: str) -> Path:
 
 
 def template_folders(site: Path | None = None) -> list[Path]:
-    """Where templates are looked for: the site's own folder first, then the shipped ones.
+    """Return where templates are looked up: the site's own folder first, then the shipped ones.
 
-    ConfigError when the site's folder is none.
+    Raise ConfigError if the site's folder is not a readable folder.
     """
     return searched(site, "templates", shipped("templates"))
 
 
 def searched(site: Path | None, setting: str, ours: Path) -> list[Path]:
-    """The site's folder, where the setting names one, and the shipped one. ConfigError when the first is none."""
+    """Return the site's folder, if the setting names one, and the shipped one. Raise ConfigError if unreadable."""
     return [ours] if site is None else [existing_folder(site, setting), ours]
 
 

@@ -45,13 +45,13 @@ class HostConfig(Model):
     address: Text = Field(
         "",
         validate_default=False,
-        description="host name, address or ssh_config alias; default: the host's name here",
+        description="host name, address or ssh_config alias; default: the host's name in the inventory",
     )
     port: int = Field(22, ge=1, le=65535, description="port of sshd")
-    user: Text | None = Field(None, description="login; default: as ssh_config says, else your own")
+    user: Text | None = Field(None, description="login; default: as in ssh_config, else your own")
     identity_file: LocalPath | None = Field(None, description="private key; default: agent and ssh_config")
     ssh_config: LocalPath | None = Field(None, description="ssh_config file instead of ~/.ssh/config")
-    proxy_jump: Text | None = Field(None, description="jump host, as in ssh -J; default: as ssh_config says")
+    proxy_jump: Text | None = Field(None, description="jump host, as in ssh -J; default: as in ssh_config")
     host_keys: Literal["strict", "accept-new", "pinned"] = Field(
         "strict",
         description="strict: known_hosts must have the key; accept-new: a new host's key is added; "
@@ -62,11 +62,11 @@ class HostConfig(Model):
         None, description='the pinned key: "ssh-ed25519 AAAA..." or "SHA256:..."'
     )
     sudo: Literal["auto", "never"] = Field(
-        "auto", description="auto: become root with sudo when the login is not root"
+        "auto", description="auto: become root with sudo if the login is not root"
     )
     python: Text = Field("python3", description="Python 3.8 or later on the host, for deployer's own agent")
-    gpus: int | None = Field(None, ge=0, le=1024, description="number of GPUs of the host; 0: it has none")
-    connect_timeout: Seconds = Field(15.0, description="longest time to connect, in seconds")
+    gpus: int | None = Field(None, ge=0, le=1024, description="number of GPUs in the host; 0: none")
+    connect_timeout: Seconds = Field(15.0, description="time limit for connecting, in seconds")
     keepalive: int = Field(15, ge=1, le=3600, description="seconds between SSH keepalives")
 
     @model_validator(mode="before")
@@ -89,10 +89,10 @@ class EngineConfig(Model):
     """The SGLang installation on the host."""
 
     python: HostPath = Field(description="the Python that has SGLang, such as /opt/sglang/bin/python")
-    cuda_home: HostPath | None = Field(None, description="CUDA_HOME; its bin folder goes to PATH")
+    cuda_home: HostPath | None = Field(None, description="CUDA_HOME; its bin folder is added to PATH")
     ld_library_path: list[HostPath] = Field([], description="folders of LD_LIBRARY_PATH")
     path: list[HostPath] = Field(
-        [], description="folders of PATH besides the engine's, CUDA's and the system's"
+        [], description="folders of PATH in addition to the engine's, CUDA's and the system's"
     )
 
 
@@ -101,17 +101,17 @@ class Deadlines(Model):
 
     start: Seconds = Field(2700.0, description="from start to ready, overall")
     grace: Seconds = Field(
-        600.0, description="how long an unproven candidate waits for its operator to come back"
+        600.0, description="how long an unproven candidate waits for its operator to return"
     )
     lease: Annotated[float, Field(ge=5, le=3600)] = Field(
-        30.0, description="life of the lease without a heartbeat"
+        30.0, description="how long the lease lives without a heartbeat"
     )
     drain: Annotated[float, Field(ge=0, le=86_400)] = Field(
-        30.0, description="wait for requests in flight before the old server is stopped"
+        30.0, description="wait for requests in flight, before the old server is stopped"
     )
     stop: Seconds = Field(120.0, description="from SIGTERM to SIGKILL")
     stall: StallSeconds = Field(
-        dict(STALL_DEFAULTS), description="per phase: time without any progress after which it is stuck"
+        dict(STALL_DEFAULTS), description="per phase: time without progress after which it counts as stuck"
     )
 
 
@@ -119,26 +119,30 @@ class ServiceConfig(Model):
     """One SGLang endpoint."""
 
     name: str = Field(exclude=True)
-    host: HostName = Field(description="name of a host above")
+    host: HostName = Field(description="name of a host of this inventory")
     model: Text = Field(description="path of the checkpoint on the host, or a hub id")
     served_model_name: Text | None = Field(
-        None, description="name clients ask for; default: the model's path"
+        None, description="model name that clients use; default: the model's path"
     )
     port: int = Field(30000, ge=1, le=65535, description="port of the endpoint")
     bind: Address = Field("127.0.0.1", description="address the endpoint binds to")
-    advertised: Url | None = Field(None, description="URL clients use (a proxy's, say); it must answer too")
-    gpus: Gpus | None = Field(None, description="indices of the GPUs it may use; default: all of the host")
+    advertised: Url | None = Field(
+        None, description="URL that clients use (a proxy's, for example); it has to answer too"
+    )
+    gpus: Gpus | None = Field(None, description="indices of the GPUs it may use; default: all")
     engine: EngineConfig = Field(description="the SGLang installation")
     user: Account | None = Field(None, description="account the server runs as; default: root")
     home: HostPath | None = Field(None, description="HOME; default: that of user")
     hf_home: HostPath | None = Field(None, description="HF_HOME, the cache of the Hugging Face hub")
-    environment: Environment = Field({}, description="further environment variables: text or secrets")
-    api_key: Secret | None = Field(None, description="key that clients must send (SGLang 0.5.5 or later)")
-    limits: Limits = Field(Limits(), description="limits for every profile; a profile's own win")
-    extra_args: dict[str, Any] = Field({}, description="further SGLang flags, as in a profile; these win")
+    environment: Environment = Field({}, description="more environment variables: text or secrets")
+    api_key: Secret | None = Field(None, description="key that clients have to send (SGLang 0.5.5 or later)")
+    limits: Limits = Field(Limits(), description="limits for every profile; a profile's own take precedence")
+    extra_args: dict[str, Any] = Field(
+        {}, description="more SGLang flags, as in a profile; these take precedence"
+    )
     deadlines: Deadlines = Field(Deadlines(), description="how long things may take")
     bench: BenchConfig = Field(BenchConfig(), description="the smoke benchmark")
-    gate: Gate = Field({}, description="thresholds for every profile; a profile's own win")
+    gate: Gate = Field({}, description="thresholds for every profile; a profile's own take precedence")
     relative_gate: RelativeGate = Field(
         RelativeGate(), description="comparison of a candidate with earlier proven starts"
     )
@@ -152,17 +156,17 @@ class Inventory(Model):
     services: dict[str, ServiceConfig]
 
     def host(self, name: str) -> HostConfig:
-        """A host by its name. UsageError when there is none of this name."""
+        """Return a host by name. Raise UsageError if there is none."""
         return _pick(self.hosts, name, "host", self.source)
 
     def service(self, name: str | None = None) -> ServiceConfig:
-        """A service by its name; without a name the only one. UsageError when it is not clear which."""
+        """Return a service by name; without a name the only one. Raise UsageError if that is ambiguous."""
         if name is None:
             if len(self.services) == 1:
                 return next(iter(self.services.values()))
             raise UsageError(
                 f"{self.source} has {len(self.services)} services ({', '.join(sorted(self.services))}); "
-                "say which one is meant",
+                "name one of them",
                 remedy="give --service NAME, or set DEPLOYER_SERVICE",
             )
         return _pick(self.services, name, "service", self.source)
@@ -174,17 +178,17 @@ def _pick(items: Mapping[str, T], name: str, kind: str, source: Path) -> T:
     near = nearest(name, items)
     raise UsageError(
         f"{source} has no {kind} {printable(name, 60)}" + (f"; did you mean {near}?" if near else ""),
-        remedy=f"{kind}s there: {', '.join(sorted(items))}",
+        remedy=f"its {kind}s: {', '.join(sorted(items))}",
     )
 
 
 def load_inventory(path: Path) -> Inventory:
-    """Read an inventory. ConfigError with everything that is wrong in it."""
+    """Read an inventory. Raise ConfigError with everything that is wrong in it."""
     return inventory_from(load_toml(path, "the inventory"), path)
 
 
 def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
-    """An inventory from the tables of its file, ``source``; relative paths begin at its folder."""
+    """Return the inventory in the tables of its file, ``source``; relative paths begin at its folder."""
     problems = [
         Problem((key,), unknown(key, ("hosts", "services", "defaults")))
         for key in data
@@ -192,12 +196,12 @@ def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
     ]
     tables = {key: _table(data, key, problems) for key in ("hosts", "services", "defaults")}
     problems += [
-        Problem((), f"there is no {kind}: write a table [{kind}.NAME]")
+        Problem((), f"no {kind} are defined: add a table [{kind}.NAME]")
         for kind in ("hosts", "services")
         if kind not in data or data[kind] == {}
     ]
     if "name" in tables["defaults"]:
-        problems.append(Problem(("defaults", "name"), "unknown key; a name is in its table's head"))
+        problems.append(Problem(("defaults", "name"), "unknown key; the name is in the table's header"))
     context = {"folder": source.absolute().parent}
     hosts, services, merged = {}, {}, {}
     for name, raw in _named(tables["hosts"], "hosts", problems):
@@ -210,8 +214,8 @@ def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
         try:
             services[name] = ServiceConfig.model_validate({**merged[name], "name": name}, context=context)
         except ValidationError as error:
-            found = problems_of(error, ServiceConfig, ("services", name))
-            problems += [_at_origin(problem, raw, tables["defaults"]) for problem in found]
+            invalid = problems_of(error, ServiceConfig, ("services", name))
+            problems += [_at_origin(problem, raw, tables["defaults"]) for problem in invalid]
     problems += _between(tables["hosts"], merged)
     if problems:
         raise complain(source, problems)
@@ -222,7 +226,7 @@ def _table(data: Mapping[str, Any], key: str, problems: list[Problem]) -> dict[s
     value = data.get(key, {})
     if isinstance(value, dict):
         return value
-    problems.append(Problem((key,), f"found {shown(value)}, allowed is a table"))
+    problems.append(Problem((key,), f"found {shown(value)}, expected a table"))
     return {}
 
 
@@ -230,14 +234,12 @@ def _named(table: dict[str, Any], kind: str, problems: list[Problem]) -> Iterato
     for name, raw in table.items():
         if not NAME.fullmatch(name):
             problems.append(
-                Problem(
-                    (kind, name), "allowed in a name are lower-case letters, digits, - and _ (40 at most)"
-                )
+                Problem((kind, name), "a name may have lower-case letters, digits, - and _ (40 at most)")
             )
         elif not isinstance(raw, dict):
-            problems.append(Problem((kind, name), f"found {shown(raw)}, allowed is a table [{kind}.NAME]"))
+            problems.append(Problem((kind, name), f"found {shown(raw)}, expected a table [{kind}.NAME]"))
         elif "name" in raw:
-            problems.append(Problem((kind, name, "name"), "unknown key; a name is in its table's head"))
+            problems.append(Problem((kind, name, "name"), "unknown key; the name is in the table's header"))
         else:
             yield name, raw
 
@@ -253,7 +255,7 @@ def _has(table: Any, path: KeyPath) -> bool:
 
 
 def _at_origin(problem: Problem, raw: dict[str, Any], defaults: dict[str, Any]) -> Problem:
-    """The problem at the place where its value was written: the service, or [defaults]."""
+    """Return the problem with the place where its value was written: the service, or [defaults]."""
     below = problem.path[2:]
     if below and not _has(raw, below) and _has(defaults, below):
         return Problem(("defaults", *below), problem.text)
@@ -261,7 +263,7 @@ def _at_origin(problem: Problem, raw: dict[str, Any], defaults: dict[str, Any]) 
 
 
 def _between(hosts: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
-    """What is wrong between hosts and services, even where one of them is wrong by itself too."""
+    """Return what is wrong between hosts and services, even if one of them has problems of its own."""
     problems = []
     ports: dict[tuple[str, int], str] = {}
     for name, service in services.items():
@@ -289,6 +291,6 @@ def _between(hosts: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]
                 )
         other = ports.setdefault((host, port), name) if isinstance(port, int) else name
         if other != name:
-            text = f"found {port}, which service {other} uses on the same host {host}"
+            text = f"found {port}, but service {other} uses that port on host {host}"
             problems.append(Problem((*at, "port"), f"{text}; give each its own"))
     return problems

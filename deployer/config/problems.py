@@ -1,4 +1,4 @@
-"""Reading TOML, and saying everything that is wrong with a file in one message."""
+"""Reading TOML, and reporting everything that is wrong with a file in one message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Model(BaseModel):
 
 
 class KeyProblems(ValueError):
-    """What a validator found wrong with single keys of a table or items of a list."""
+    """Problems with single keys of a table or items of a list, raised by a validator."""
 
     def __init__(self, items: Sequence[tuple[str | int, str]]) -> None:
         super().__init__("; ".join(text for _, text in items))
@@ -38,7 +38,7 @@ class KeyProblems(ValueError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where it is, and what was found and what is allowed there."""
+    """One thing that is wrong: its place, what was found there and what was expected."""
 
     path: KeyPath
     text: str
@@ -48,7 +48,7 @@ class Problem:
 
 
 def complain(source: Path | str, problems: Sequence[Problem], *, remedy: str | None = None) -> ConfigError:
-    """One error that lists all problems of one file."""
+    """Return one error that lists all problems of a file."""
     unique = list(dict.fromkeys(str(problem) for problem in problems))
     name = printable(str(source), 400)
     if len(unique) == 1:
@@ -63,9 +63,9 @@ def complain(source: Path | str, problems: Sequence[Problem], *, remedy: str | N
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a regular file, without a byte order mark.
+    """Return the text of a regular file, without a byte order mark.
 
-    ConfigError (never OSError or UnicodeError) when there is none to be had, or more than `FILE_LIMIT`.
+    Raise ConfigError (never OSError or UnicodeError) if it cannot be read or is larger than `FILE_LIMIT`.
     """
     name = printable(str(path), 400)
     try:
@@ -99,7 +99,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def parse_toml(text: str, path: Path, what: str) -> dict[str, Any]:
-    """The tables of a TOML text. ConfigError with the line where it is not TOML, or when it says nothing."""
+    """Return the tables of a TOML text. Raise ConfigError with the line that is not TOML, or if the text is empty."""
     name = printable(str(path), 400)
     try:
         data = tomllib.loads(text)
@@ -114,7 +114,7 @@ def parse_toml(text: str, path: Path, what: str) -> dict[str, Any]:
 
 
 def load_toml(path: Path, what: str) -> dict[str, Any]:
-    """The tables of a TOML file; ``what`` ("the inventory") names it in messages."""
+    """Return the tables of a TOML file; ``what`` ("the inventory") names it in messages."""
     return parse_toml(read_text(path, what), path, what)
 
 
@@ -124,7 +124,7 @@ _WHOLE_INSIDE = frozenset({"environment", "extra_args"})
 
 
 def merge_tables(base: Mapping[str, Any], top: Mapping[str, Any], inside: bool = False) -> dict[str, Any]:
-    """``top`` over ``base``, table by table; lists and secrets are taken whole."""
+    """Return ``top`` over ``base``, table by table; lists and secrets are taken whole."""
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
@@ -136,16 +136,16 @@ def merge_tables(base: Mapping[str, Any], top: Mapping[str, Any], inside: bool =
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
-    """What pydantic found wrong, in the words of this project, each with its place below ``at``."""
-    found = []
+    """Return pydantic's errors in the words of this project, each with its place below ``at``."""
+    problems = []
     for item in error.errors(include_url=False):
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, KeyProblems):
             place = (*at, *_place(item["loc"]))
-            found += [Problem((*place, key), printable(text, 2000)) for key, text in cause.items]
+            problems += [Problem((*place, key), printable(text, 2000)) for key, text in cause.items]
         else:
-            found.append(_problem(item, model, at))
-    return found
+            problems.append(_problem(item, model, at))
+    return problems
 
 
 def _place(loc: tuple[int | str, ...]) -> KeyPath:
@@ -165,12 +165,12 @@ _EXPECTED = {
     "path_type": "a path in quotes",
 }
 
-#: Sizes, with what pydantic says about them.
+#: Errors about a length, by pydantic's names.
 _LENGTHS = {
-    "too_short": "has too few items: it needs {min_length} at least",
-    "too_long": "has too many items: {max_length} are allowed at most",
+    "too_short": "has too few items (minimum {min_length})",
+    "too_long": "has too many items (maximum {max_length})",
     "string_too_short": "must not be empty",
-    "string_too_long": "is too long: {max_length} characters are allowed at most",
+    "string_too_long": "is too long (maximum {max_length} characters)",
 }
 
 
@@ -180,7 +180,7 @@ def _problem(item: Mapping[str, Any], model: type[BaseModel], at: KeyPath) -> Pr
         # The last part is a key as it was written, which may look like a tag.
         place = (*_place(item["loc"][:-1]), item["loc"][-1])
     path = at + place
-    kind, context, found = item["type"], item.get("ctx", {}), shown(item["input"], path)
+    kind, context, value = item["type"], item.get("ctx", {}), shown(item["input"], path)
     if kind == "extra_forbidden":
         return Problem(path, unknown(str(place[-1]), fields_at(model, place[:-1])))
     if kind == "missing":
@@ -190,30 +190,30 @@ def _problem(item: Mapping[str, Any], model: type[BaseModel], at: KeyPath) -> Pr
         near = nearest(item["input"], allowed) if isinstance(item["input"], str) else None
         hint = f"; did you mean {near}?" if near else ""
         return Problem(
-            path, f"found {found}{hint} (allowed: {', '.join(allowed) or context.get('expected')})"
+            path, f"found {value}{hint} (allowed: {', '.join(allowed) or context.get('expected')})"
         )
     if kind in _EXPECTED:
-        return Problem(path, f"found {found}, allowed is {_EXPECTED[kind]}")
+        return Problem(path, f"found {value}, expected {_EXPECTED[kind]}")
     if kind in _LENGTHS:
         return Problem(path, _LENGTHS[kind].format(**context))
     if kind == "value_error":
         return Problem(path, printable(str(context["error"]), 2000))
     reason = str(item["msg"]).removeprefix("Input should be ").removeprefix("Value should ")
-    return Problem(path, f"found {found}, allowed is {printable(reason)}")
+    return Problem(path, f"found {value}, expected {printable(reason)}")
 
 
 def fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """The keys a table may have, given the model of the file and the table's place in it."""
-    found = _annotation_at(model, path)
-    if not (isinstance(found, type) and issubclass(found, BaseModel)):
+    """Return the keys that a table may have, by the model of the file and the table's place in it."""
+    annotation = _annotation_at(model, path)
+    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return []
-    return [name for name, field in found.model_fields.items() if not field.exclude]
+    return [name for name, field in annotation.model_fields.items() if not field.exclude]
 
 
 def literals_at(model: type[BaseModel], path: KeyPath) -> list[Any]:
-    """The values allowed at a place that takes one of a few words."""
-    found = _annotation_at(model, path)
-    return list(typing.get_args(found)) if typing.get_origin(found) is typing.Literal else []
+    """Return the values allowed at a place that takes one of a few words."""
+    annotation = _annotation_at(model, path)
+    return list(typing.get_args(annotation)) if typing.get_origin(annotation) is typing.Literal else []
 
 
 def _annotation_at(model: Any, path: KeyPath) -> Any:
@@ -233,7 +233,7 @@ def _annotation_at(model: Any, path: KeyPath) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
-    """An annotation without Annotated and without ``| None``; of other unions the model, if there is one."""
+    """Return an annotation without Annotated and ``| None``; of other unions the model, if there is one."""
     while True:
         origin = typing.get_origin(annotation)
         if origin is Annotated:

@@ -24,8 +24,8 @@ Size = Annotated[int, Field(ge=1, le=1024)]
 def _word(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", value):
         raise ValueError(
-            f"found {shown(value)}, allowed is a word of letters, digits, _, . and - that begins with none of the "
-            "last two (100 at most)"
+            f"found {shown(value)}, expected a word of letters, digits, _, . and - (100 at most) that does not "
+            "begin with . or -"
         )
     return value
 
@@ -33,7 +33,7 @@ def _word(value: str) -> str:
 def _argument_name(value: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,99}", value):
         raise ValueError(
-            f"found {shown(value)}, allowed is the name of an argument as /server_info shows it, such as "
+            f"found {shown(value)}, expected the name of an argument as /server_info shows it, such as "
             "chunked_prefill_size"
         )
     return value
@@ -42,7 +42,7 @@ def _argument_name(value: str) -> str:
 def _once(values: list[str]) -> list[str]:
     twice = sorted({value for value in values if values.count(value) > 1})
     if twice:
-        raise ValueError(f"{', '.join(twice)} is named twice")
+        raise ValueError(f"{', '.join(twice)} is listed twice")
     return values
 
 
@@ -116,8 +116,8 @@ class Verify(Model):
 
     allow_changed: Annotated[list[ArgumentName], AfterValidator(_once)] = Field(
         [],
-        description="arguments, by their names in `/server_info`, that SGLang may run with another value than was "
-        "asked for; any other change fails the candidate",
+        description="arguments, by their names in `/server_info`, that SGLang may run with another value than "
+        "requested; any other change fails the candidate",
     )
 
 
@@ -125,10 +125,8 @@ class Profile(Model):
     """One way to run a model."""
 
     name: str = Field(exclude=True)
-    description: Text = Field("", validate_default=False, description="one line about what it is for")
-    extends: str | None = Field(
-        None, description="profile whose values are taken where this one says nothing"
-    )
+    description: Text = Field("", validate_default=False, description="one line: what it is for")
+    extends: str | None = Field(None, description="profile whose values apply to what this one leaves out")
     chain: list[str] = Field([], exclude=True)
     parallelism: Parallelism = Field(Parallelism(), description="how the model is spread over GPUs")
     pipeline: Pipeline = Field(Pipeline(), description="how a pipeline is kept full")
@@ -137,28 +135,24 @@ class Profile(Model):
     memory: Memory = Field(Memory(), description="GPU memory")
     attention: Attention = Field(Attention(), description="attention kernels")
     moe: Moe = Field(Moe(), description="mixture of experts")
-    quantization: Word | None = Field(
-        None, description="quantization method; default: as the checkpoint says"
-    )
+    quantization: Word | None = Field(None, description="quantization method; default: the checkpoint's")
     verify: Verify = Field(Verify(), description="what the running server is compared with")
     gate: Gate = Field({}, description="thresholds of the smoke benchmark")
     relative_gate: PartialRelativeGate = Field(
         PartialRelativeGate(),
-        description="comparison with earlier proven starts, where it differs from the service's",
+        description="comparison with earlier proven starts, if it differs from the service's",
     )
     bench: PartialBench = Field(
-        PartialBench(), description="the smoke benchmark, where it differs from the service's"
+        PartialBench(), description="the smoke benchmark, if it differs from the service's"
     )
-    extra_args: dict[str, Any] = Field(
-        {}, description="further SGLang flags, checked against the version's own"
-    )
+    extra_args: dict[str, Any] = Field({}, description="more SGLang flags, checked against the version's own")
     environment: Annotated[dict[str, str], AfterValidator(check_environment)] = Field(
-        {}, description="further environment variables"
+        {}, description="more environment variables"
     )
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it takes."""
+        """The number of GPUs it takes."""
         sizes = self.parallelism
         return sizes.tp * sizes.pp * (1 if sizes.dp_attention else sizes.dp)
 
@@ -169,35 +163,35 @@ class Profile(Model):
 
 
 def effective_bench(service: ServiceConfig, profile: Profile) -> BenchConfig:
-    """The smoke benchmark of a profile on a service: the service's, with the profile's wishes on top."""
+    """Return the service's smoke benchmark with the profile's settings on top."""
     return profile.bench.over(service.bench)
 
 
 def effective_profile(service: ServiceConfig, profile: Profile) -> Profile:
-    """A profile on a service: limits of which it says nothing are the service's."""
+    """Return a profile on a service: limits that it leaves out are the service's."""
     return profile.model_copy(update={"limits": profile.limits.over(service.limits)})
 
 
 def effective_gate(service: ServiceConfig, profile: Profile) -> dict[str, float]:
-    """The thresholds of a profile on a service: the service's, with the profile's on top."""
+    """Return the service's thresholds with the profile's on top."""
     return {**service.gate, **profile.gate}
 
 
 def effective_relative_gate(service: ServiceConfig, profile: Profile) -> RelativeGate:
-    """The comparison with earlier starts: the service's, with the profile's wishes on top."""
+    """Return the service's comparison with earlier starts, with the profile's settings on top."""
     return profile.relative_gate.over(service.relative_gate)
 
 
 def profile_folders(site: Path | None = None) -> list[Path]:
-    """Where profiles are looked for: the site's own folder first, then the shipped ones.
+    """Return where profiles are looked up: the site's own folder first, then the shipped ones.
 
-    ConfigError when the site's folder is none.
+    Raise ConfigError if the site's folder is not a readable folder.
     """
     return searched(site, "profiles", shipped("templates") / "profiles")
 
 
 def profile_names(folders: Sequence[Path]) -> list[str]:
-    """The names of all profiles, sorted; a folder that does not exist has none. ConfigError when one cannot be read."""
+    """Return the names of all profiles, sorted; a missing folder has none. Raise ConfigError if one cannot be read."""
     names = set()
     for folder in folders:
         try:
@@ -213,39 +207,39 @@ def profile_names(folders: Sequence[Path]) -> list[str]:
 
 
 def list_profiles(folders: Sequence[Path]) -> list[Profile]:
-    """All profiles, by name. ConfigError when one of them is wrong."""
+    """Return all profiles, by name. Raise ConfigError if one of them is not valid."""
     return [load_profile(name, folders) for name in profile_names(folders)]
 
 
 def load_profile(name: str, folders: Sequence[Path]) -> Profile:
     """Read a profile and what it extends.
 
-    A profile may extend one of its own name in a later folder: that is how a site changes a shipped one. ConfigError
-    when it does not exist, when a parent does not, when they extend each other in a circle, or with all that is wrong.
+    A profile may extend one of its own name in a later folder: that is how a site changes a shipped one. Raise
+    ConfigError if it or a parent does not exist, if they extend each other in a circle, or with all that is wrong.
     """
     chain: list[tuple[str, Path, dict[str, Any]]] = []
-    wanted, later, child = name, 0, None
+    current, later, child = name, 0, None
     while True:
-        found = _find(wanted, folders, later)
-        if found is None and chain and chain[-1][0] == wanted:
-            text = f"profiles extend each other in a circle: {wanted} -> {wanted} (no other folder has one)"
+        place = _find(current, folders, later)
+        if place is None and chain and chain[-1][0] == current:
+            text = f"profiles extend each other in a circle: {current} -> {current} (no other folder has one)"
             raise complain(chain[-1][1], [Problem(("extends",), text)])
-        if found is None:
-            raise _no_such(wanted, folders, child)
-        index, path = found
+        if place is None:
+            raise _no_such(current, folders, child)
+        index, path = place
         if any(path == seen for _, seen, _ in chain):
-            circle = " -> ".join([*(link for link, _, _ in chain), wanted])
+            circle = " -> ".join([*(link for link, _, _ in chain), current])
             text = f"profiles extend each other in a circle: {circle}"
             raise complain(chain[-1][1], [Problem(("extends",), text)])
         raw = load_toml(path, "the profile")
-        _check(raw, wanted, path)
-        chain.append((wanted, path, raw))
+        _check(raw, current, path)
+        chain.append((current, path, raw))
         child = path
         parent = raw.get("extends")
         if parent is None:
             break
-        later = index + 1 if parent == wanted else 0
-        wanted = parent
+        later = index + 1 if parent == current else 0
+        current = parent
     merged: dict[str, Any] = {}
     for _, _, raw in reversed(chain):
         merged = merge_tables(merged, raw)
@@ -268,12 +262,12 @@ def _find(name: str, folders: Sequence[Path], later: int) -> tuple[int, Path] | 
 
 def _no_such(name: str, folders: Sequence[Path], child: Path | None) -> ConfigError:
     if not NAME.fullmatch(name):
-        text = f"{shown(name)} is no name of a profile: {NAME_RULE}"
+        text = f"{shown(name)} is not a valid profile name: {NAME_RULE}"
         if child is not None:
             return complain(child, [Problem(("extends",), text)])
         return ConfigError(text, remedy="rename its file, or give another name")
     names = profile_names([folder for folder in folders if folder.is_dir()])
-    names = [known for known in names if NAME.fullmatch(known)]
+    names = [item for item in names if NAME.fullmatch(item)]
     text = unknown(name, names, kind=f"there is no profile {shown(name)}")
     if child is not None:
         return complain(child, [Problem(("extends",), text)])
@@ -283,9 +277,7 @@ def _no_such(name: str, folders: Sequence[Path], child: Path | None) -> ConfigEr
 def _check(raw: Mapping[str, Any], name: str, path: Path) -> None:
     """Refuse what is wrong in one file of a chain, so that the message names that file."""
     own = ("name", "chain")
-    problems = [
-        Problem((key,), "unknown key; a profile's name is that of its file") for key in own if key in raw
-    ]
+    problems = [Problem((key,), "unknown key; a profile is named by its file") for key in own if key in raw]
     inner = {key: value for key, value in raw.items() if key not in own}
     try:
         Profile.model_validate({**inner, "name": name})

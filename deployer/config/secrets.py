@@ -1,4 +1,4 @@
-"""A secret is named in a file, never written there: an environment variable, a file or a command has it."""
+"""Secrets: configuration names where one comes from (a variable, a file or a command) and never holds its value."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from deployer.config.problems import Model
 from deployer.config.wording import printable
 from deployer.errors import ConfigError
 
-#: How long the command of a secret may take, in seconds.
+#: How long a secret's command may take, in seconds.
 COMMAND_TIMEOUT = 60.0
 _LIMIT = 64 * 1024
 
 
 def path_from(value: Any, info: ValidationInfo) -> Any:
-    """A path as written: ``~`` means home, and a relative one is relative to the file that says it."""
+    """Return the path: ``~`` means home, and a relative path begins at the folder of its file."""
     if not isinstance(value, str):
         return value
     if not value or "\0" in value:
@@ -36,7 +36,7 @@ def path_from(value: Any, info: ValidationInfo) -> Any:
     try:
         path = Path(value).expanduser()
     except RuntimeError as error:
-        raise ValueError(f"home of {printable(value, 80)} is not known") from error
+        raise ValueError(f"the home folder in {printable(value, 80)} is unknown") from error
     folder = (info.context or {}).get("folder")
     return Path(folder) / path if folder is not None else path
 
@@ -49,9 +49,7 @@ class Secret(Model):
     """Where a secret comes from on the operator's machine. The value is never kept or shown."""
 
     env: str | None = Field(None, min_length=1, description="name of an environment variable")
-    file: LocalPath | None = Field(
-        None, description="path of a file; its text without the newline at its end"
-    )
+    file: LocalPath | None = Field(None, description="path of a file; its text, without a final newline")
     command: list[str] | None = Field(
         None, min_length=1, description="command (program and arguments, no shell) that prints it"
     )
@@ -59,14 +57,14 @@ class Secret(Model):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.env, self.file, self.command)) != 1:
-            raise ValueError("a secret has exactly one of env, file and command")
+            raise ValueError("a secret must have exactly one of env, file and command")
         if self.command is not None and not self.command[0]:
             raise ValueError("the command of a secret must not be empty")
         return self
 
     @property
     def source(self) -> str:
-        """Which kind of place it comes from: ``env``, ``file`` or ``command``."""
+        """The kind of its source: ``env``, ``file`` or ``command``."""
         return "env" if self.env is not None else "file" if self.file is not None else "command"
 
     @model_serializer
@@ -79,7 +77,7 @@ class Secret(Model):
     __str__ = __repr__
 
     def resolve(self) -> str:
-        """The secret itself. ConfigError when its source does not give one; the value is in no message."""
+        """Return the secret. Raise ConfigError, without the value, if its source has none."""
         if self.env is not None:
             value = os.environ.get(self.env)
             where = f"environment variable {printable(self.env, 80)}"
@@ -93,7 +91,7 @@ class Secret(Model):
             value = _from_command(self.command or [], where)
         value = value.removesuffix("\n").removesuffix("\r")
         if not value:
-            raise ConfigError(f"the secret from {where} is empty", remedy=f"make {where} give the secret")
+            raise ConfigError(f"the secret from {where} is empty", remedy=f"put the secret into {where}")
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -107,7 +105,7 @@ def _from_file(path: Path, where: str) -> str:
     try:
         data = read_regular(path, _LIMIT)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "the path is not usable"
+        reason = getattr(error, "strerror", None) or "the path is not valid"
         raise ConfigError(
             f"a secret cannot be read from {where}: {reason}", remedy="check the path and its permissions"
         ) from None
@@ -116,32 +114,30 @@ def _from_file(path: Path, where: str) -> str:
 
 def _from_command(command: list[str], where: str) -> str:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"{where}, which gives a secret, did not end within {COMMAND_TIMEOUT:.0f} s",
+            f"{where}, which prints a secret, did not end within {COMMAND_TIMEOUT:.0f} s",
             remedy="run it by hand: it may wait for input",
         ) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "its words are not usable"
+        reason = getattr(error, "strerror", None) or "it is not a valid command"
         raise ConfigError(
-            f"{where}, which gives a secret, cannot be run: {reason}", remedy="check its path"
+            f"{where}, which prints a secret, cannot be run: {reason}", remedy="check its path"
         ) from None
-    if done.returncode != 0:
+    if result.returncode != 0:
         raise ConfigError(
-            f"{where}, which gives a secret, ended with status {done.returncode}",
-            remedy="run it by hand to see why (its output is not repeated here, it may hold the secret)",
+            f"{where}, which prints a secret, ended with status {result.returncode}",
+            remedy="run it by hand to see why (its output is not shown here, because it may contain the secret)",
         )
-    return _text(done.stdout, where)
+    return _text(result.stdout, where)
 
 
 def _text(data: bytes, where: str) -> str:
     if len(data) > _LIMIT:
-        raise ConfigError(
-            f"the secret from {where} is longer than 64 KiB", remedy="a secret is one short piece of text"
-        )
+        raise ConfigError(f"the secret from {where} is longer than 64 KiB", remedy="a secret is a short text")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

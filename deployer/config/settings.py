@@ -26,11 +26,11 @@ PREFIX = "DEPLOYER_"
 FILE = "deployer.toml"
 
 with warnings.catch_warnings():
-    # `json` is also the name of a deprecated method of pydantic's, which nobody calls here.
+    # `json` is also a deprecated method of pydantic's, which is not called here.
     warnings.filterwarnings("ignore", message='Field name "json"')
 
     class Settings(BaseSettings):
-        """How the tool is used here. `load_settings` reads them."""
+        """The settings of the tool; `load_settings` reads them."""
 
         model_config = SettingsConfigDict(
             env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True, hide_input_in_errors=True
@@ -43,22 +43,21 @@ with warnings.catch_warnings():
             None,
             description="folder of flag tables learned from hosts (default: `flags` beside the inventory)",
         )
-        service: str | None = Field(None, description="the service that is meant")
+        service: str | None = Field(None, description="the service to work on")
         json: bool = Field(False, description="one JSON document on standard output")  # type: ignore[assignment]
-        yes: bool = Field(False, description="do not ask before something live restarts")
-        verbose: bool = Field(False, description="say more")
+        yes: bool = Field(False, description="do not ask for confirmation before something live restarts")
+        verbose: bool = Field(False, description="show more")
         color: Literal["auto", "always", "never"] = Field("auto", description="colours on the terminal")
 
 
 def load_settings(flags: Mapping[str, Any] | None = None, folder: Path | None = None) -> Settings:
-    """The settings in force.
+    """Return the settings in force. Raise ConfigError with the source of a value that is not valid.
 
-    ``flags`` are those of the command line (None: not given); ``.env`` and ``deployer.toml`` are looked for in
-    ``folder`` (default: the working directory), and paths in them are relative to it. ConfigError names the source of
-    a bad value.
+    ``flags`` are those of the command line (None: not given). ``.env`` and ``deployer.toml`` are read from ``folder``
+    (default: the working directory), and paths in them begin there.
     """
     here = folder if folder is not None else Path.cwd()
-    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    options = {name: value for name, value in (flags or {}).items() if value is not None}
     dotenv = _dotenv(here / ".env")
     toml = _toml(here / FILE)
 
@@ -76,10 +75,10 @@ def load_settings(flags: Mapping[str, Any] | None = None, folder: Path | None = 
             return init_settings, env_settings, *files
 
     try:
-        found = Sources(**given)
+        settings = Sources(**options)
     except ValidationError as error:
         sources = (
-            ("the command line", given),
+            ("the command line", options),
             ("the environment", _environment()),
             (str(here / ".env"), dotenv),
             (str(here / FILE), toml),
@@ -87,7 +86,7 @@ def load_settings(flags: Mapping[str, Any] | None = None, folder: Path | None = 
         raise complain(
             "settings", list(_from(error, sources)), remedy="correct them at their source"
         ) from None
-    return Settings.model_construct(**{name: getattr(found, name) for name in Settings.model_fields})
+    return Settings.model_construct(**{name: getattr(settings, name) for name in Settings.model_fields})
 
 
 def _environment() -> dict[str, str]:
@@ -103,14 +102,14 @@ def _from(error: ValidationError, sources: Sequence[tuple[str, Mapping[str, Any]
         name = str(problem.path[0]) if problem.path else ""
         where = next((place for place, values in sources if name in values), "the command line")
         shown_name = f"{PREFIX}{name.upper()}" if where == "the environment" else name
-        yield Problem((), f"{shown_name} of {printable(where)}: {problem.text}")
+        yield Problem((), f"{shown_name} in {printable(where)}: {problem.text}")
 
 
 def _dotenv(path: Path) -> dict[str, str]:
-    """The DEPLOYER_* variables of a .env file; other variables there are somebody else's."""
+    """Return the DEPLOYER_* variables of a .env file; the others there belong to other programs."""
     if not path.exists():
         return {}
-    problems, found = [], {}
+    problems, values = [], {}
     for binding in parse_stream(StringIO(read_text(path, "the file"))):
         if binding.error:
             problems.append(Problem((), f"line {binding.original.line} is not NAME=value"))
@@ -119,13 +118,13 @@ def _dotenv(path: Path) -> dict[str, str]:
             continue
         field = name.removeprefix(PREFIX).lower()
         if field in Settings.model_fields:
-            found[field] = binding.value
+            values[field] = binding.value
         else:
-            allowed = [f"{PREFIX}{known.upper()}" for known in Settings.model_fields]
+            allowed = [f"{PREFIX}{item.upper()}" for item in Settings.model_fields]
             problems.append(Problem((name,), unknown(name, allowed, kind="unknown setting")))
     if problems:
         raise complain(path, problems)
-    return _at(path.parent, found)
+    return _at(path.parent, values)
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -138,15 +137,15 @@ def _toml(path: Path) -> dict[str, Any]:
         if field is None:
             problems.append(Problem((key,), unknown(key, Settings.model_fields)))
         elif isinstance(value, bool) != (field.annotation is bool) or not isinstance(value, (bool, str)):
-            wanted = "true or false" if field.annotation is bool else "text in quotes"
-            problems.append(Problem((key,), f"found {shown(value)}, allowed is {wanted}"))
+            expected = "true or false" if field.annotation is bool else "text in quotes"
+            problems.append(Problem((key,), f"found {shown(value)}, expected {expected}"))
     if problems:
         raise complain(path, problems)
     return _at(path.parent, data)
 
 
 def _at(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """The values with relative paths made relative to the folder of their file."""
+    """Return the values, with relative paths beginning at the folder of their file."""
     paths = ("inventory", "profiles", "templates", "flags")
     return {
         name: str(folder / value) if name in paths and value and not value.startswith("~") else value

@@ -14,7 +14,7 @@ _PRIVATE = frozenset({"api_key", "environment", "extra_args"})
 
 
 def key_path(path: KeyPath) -> str:
-    """A place in a file as its author would write it: ``services.kimi.gpus[2]``."""
+    """Return a place in a file as its author would write it: ``services.kimi.gpus[2]``."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -26,7 +26,7 @@ def key_path(path: KeyPath) -> str:
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """Text without control characters or lone surrogates, cut to ``limit`` characters."""
+    """Return text without control characters or lone surrogates, cut to ``limit`` characters."""
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -43,7 +43,7 @@ _KINDS = {
 
 
 def shown(value: object, path: KeyPath = ()) -> str:
-    """What was found, for a message: the value and its type, or only its type where it may be a secret."""
+    """Return a value for a message: with its type, or only the type if it may be a secret."""
     kind = _KINDS.get(type(value), "a date or time")
     if isinstance(value, (dict, list)) or any(part in _PRIVATE for part in path):
         return kind
@@ -53,19 +53,19 @@ def shown(value: object, path: KeyPath = ()) -> str:
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name most like ``word``, if one is near enough."""
+    """Return the allowed name that is most like ``word``, or None if none is near enough."""
     import difflib
 
     names = list(allowed)
-    found = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.6)
-    if not found:
-        wanted = word[:100].replace("_", "-").lower()
-        return next((name for name in names if name.replace("_", "-").lower() == wanted), None)
-    return found[0]
+    matches = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.6)
+    if not matches:
+        plain = word[:100].replace("_", "-").lower()
+        return next((name for name in names if name.replace("_", "-").lower() == plain), None)
+    return matches[0]
 
 
 def unknown(word: str, allowed: Iterable[str], *, kind: str = "unknown key") -> str:
-    """The sentence about a name that does not exist."""
+    """Return the sentence about a name that does not exist."""
     names = sorted(allowed)
     near = nearest(word, names)
     listed = ", ".join(names) if len(names) <= 40 else f"{', '.join(names[:40])}, ..."

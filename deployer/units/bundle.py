@@ -23,20 +23,20 @@ from deployer.units.render import TEXT_LIMIT, UNIT_TEMPLATE, render
 from deployer.units.text import section
 
 STATE_ROOT = "/var/lib/deployer"
-#: Restarts before systemd gives a service up, and the pause before each, in seconds.
+#: Restarts before systemd gives up on a service, and the pause before each, in seconds.
 START_LIMIT_BURST = 3
 RESTART_SECONDS = 10
 #: Limits in bytes. Linux gives arguments and environment 2 MiB together; systemd adds variables of its own.
 ENVIRONMENT_LIMIT = 1024 * 1024
 EXEC_LIMIT = 1536 * 1024
-#: What the digest of secrets costs (scrypt's N): some 50 ms for whoever makes one, or guesses at one.
+#: The cost of the digest of secrets (scrypt's N): some 50 ms to compute one, or to guess at one.
 DIGEST_COST = 2**14
-#: What arguments and environment may take of a unit; the rest of its text is small.
+#: The share of a unit for arguments and environment; the rest of its text is small.
 UNIT_LIMIT = TEXT_LIMIT - 64 * 1024
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _RELEASE = re.compile(r"[0-9]{4,9}-[a-z0-9][a-z0-9_-]{0,39}")
 _RELEASE_PATH = re.compile(re.escape(STATE_ROOT) + r"/[a-z0-9][a-z0-9_-]{0,39}/releases/[^/]+(?=/|$)")
-#: Keys of [Service] whose change asks for no restart: they say how systemd treats the server, or are compared by
+#: Keys of [Service] that can change without a restart: they say how systemd treats the server, or are compared by
 #: themselves (command line, environment).
 _NO_RESTART = re.compile(
     r"ExecStart|Environment(File)?|Type|Restart(Sec|Steps|MaxDelaySec)?|Timeout\w+|KillMode|KillSignal|FinalKillSignal|"
@@ -46,7 +46,7 @@ _NO_RESTART = re.compile(
 
 @dataclass(frozen=True)
 class Bundle:
-    """A rendered release. ``files`` holds secrets and is therefore never shown."""
+    """A rendered release. ``files`` holds secrets, so it is never shown."""
 
     release: str
     profile: str
@@ -57,7 +57,7 @@ class Bundle:
     #: Text of the live and of the candidate unit.
     unit: str = field(repr=False)
     candidate: str = field(repr=False)
-    #: Name -> {"text": .., "mode": 0o600}: unit, unit.candidate; config.yaml and env where there are secrets.
+    #: Name -> {"text": .., "mode": 0o600}: unit, unit.candidate; config.yaml and env if there are secrets.
     files: Mapping[str, Mapping[str, Any]] = field(repr=False)
     #: Keys of the unit's [Service] section that take effect only with a restart; ``secrets`` stands for all of those.
     restart_keys: dict[str, str]
@@ -65,7 +65,7 @@ class Bundle:
     requested: dict[str, Any]
     #: Remarks for the operator.
     notes: tuple[str, ...] = ()
-    #: All secrets in it, to take them out of logs.
+    #: All secrets in it, to remove them from logs.
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -85,11 +85,12 @@ def build_bundle(
 
     ``version`` is SGLang's on the host (None: a preview); ``start_seconds`` how long a start takes there, if known;
     ``templates`` the folders of templates (see `template_folders`); ``learned`` that of the site's own flag tables;
-    ``resolve`` gets secrets (for a preview, something that shows none). ConfigError with what cannot be.
+    ``resolve`` reads secrets (for a preview, a stand-in). Raise ConfigError if the release cannot be rendered.
     """
     if not _RELEASE.fullmatch(release):
         raise ConfigError(
-            f"{release!r} is no name of a release", remedy="a release is named like 0007-pp8-async"
+            f"{release!r} is not a valid release name",
+            remedy="an example of a release name is 0007-pp8-async",
         )
     facts = Facts.of(profile, service, host, version, learned)
     arguments = launch_arguments(facts)
@@ -100,9 +101,9 @@ def build_bundle(
     secrets = []
     if arguments.secret_config:
         argv += ["--config", str(folder / "config.yaml")]
-        text, found = _config_file(arguments, resolve)
+        text, in_config = _config_file(arguments, resolve)
         files["config.yaml"] = {"text": text, "mode": 0o600}
-        secrets += found
+        secrets += in_config
     environment, hidden = _environment(service, profile, release, resolve)
     if hidden:
         lines = (quoting.file_line(name, value) for name, value in hidden.items())
@@ -146,23 +147,23 @@ def build_bundle(
 
 
 def start_limit(start_seconds: float) -> dict[str, int]:
-    """Burst, and an interval that holds so many starts with their pauses, and half as much again."""
+    """Return StartLimit settings: the interval is 1.5x the time that BURST restarts take."""
     interval = math.ceil(1.5 * START_LIMIT_BURST * (start_seconds + RESTART_SECONDS))
     return {"burst": START_LIMIT_BURST, "interval": interval}
 
 
 def restart_keys(unit: str) -> dict[str, str]:
-    """What of a unit's [Service] section takes effect only when the server is started anew."""
+    """Return the keys of a unit's [Service] section that take effect only with a restart."""
     return {key: value for key, value in section(unit, "Service").items() if not _NO_RESTART.fullmatch(key)}
 
 
 def comparable(argv: Sequence[str]) -> list[str]:
-    """A command line without the name of its release, so that those of equal releases are equal."""
+    """Return a command line without the name of its release, so that those of equal releases are equal."""
     return [_RELEASE_PATH.sub("RELEASE", word) for word in argv]
 
 
 def _digest(service: str, secrets: Sequence[str]) -> str:
-    """Tells whether secrets changed from one release to the next, and next to nothing else: slow and short."""
+    """Return a digest that shows whether secrets changed, and little else: it is slow and short."""
     text = "\0".join(secrets).encode()
     return hashlib.scrypt(text, salt=service.encode(), n=DIGEST_COST, r=8, p=1, dklen=4).hex()
 
@@ -170,7 +171,7 @@ def _digest(service: str, secrets: Sequence[str]) -> str:
 def _environment(
     service: ServiceConfig, profile: Profile, release: str, resolve: Callable[[Secret], str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables the unit sets, and the secret ones. systemd gives a service next to nothing of its own."""
+    """Return the variables that the unit sets, and the secret ones. systemd itself sets next to none."""
     engine = service.engine
     home = service.home or ("/root" if service.user in (None, "root", "0") else None)
     path = [
@@ -189,9 +190,9 @@ def _environment(
     }
     shown = {name: value for name, value in owned.items() if value is not None}
     hidden: dict[str, str] = {}
-    asked: dict[str, str | Secret] = {**profile.environment, **service.environment}
-    for name in sorted(asked):
-        value = asked[name]
+    variables: dict[str, str | Secret] = {**profile.environment, **service.environment}
+    for name in sorted(variables):
+        value = variables[name]
         if isinstance(value, Secret):
             hidden[name] = resolve(value)
         else:
@@ -206,7 +207,7 @@ def _check_sizes(
     environment: Mapping[str, str],
     hidden: Mapping[str, str],
 ) -> None:
-    """Refuse what the kernel would not start, or systemd not read, and name the table that has most of it."""
+    """Refuse what the kernel would not start or systemd not read, and name the largest table."""
     arguments = sum(_size(word) for word in argv)
     variables = sum(
         _size(f"{name}={value}") for part in (environment, hidden) for name, value in part.items()
@@ -216,11 +217,11 @@ def _check_sizes(
         for name, value in environment.items()
     )
     if variables > ENVIRONMENT_LIMIT:
-        what = f"the environment takes {variables} bytes, and {ENVIRONMENT_LIMIT} are allowed"
+        what = f"the environment takes {variables} bytes (maximum {ENVIRONMENT_LIMIT})"
     elif arguments + variables > EXEC_LIMIT:
-        what = f"arguments and environment take {arguments + variables} bytes, and {EXEC_LIMIT} are allowed"
+        what = f"arguments and environment take {arguments + variables} bytes (maximum {EXEC_LIMIT})"
     elif lines > UNIT_LIMIT:
-        what = f"the unit takes {lines} bytes for arguments and environment, and {UNIT_LIMIT} are allowed"
+        what = f"the unit takes {lines} bytes for arguments and environment (maximum {UNIT_LIMIT})"
     else:
         return
     tables: dict[str, Mapping[str, Any]] = {
@@ -233,25 +234,25 @@ def _check_sizes(
         tables, key=lambda key: sum(_size(f"{name}={value}") for name, value in tables[key].items())
     )
     raise ConfigError(
-        f"{largest} has too much in it ({len(tables[largest])} keys): {what}",
-        remedy="put what is large into a file on the host, and give its path",
+        f"{largest} is too large ({len(tables[largest])} keys): {what}",
+        remedy="put large values into a file on the host and pass its path",
     )
 
 
 def _size(text: str) -> int:
-    """What a string takes of the kernel's space for a new program: itself, its NUL and a pointer."""
+    """Return what a string takes of the kernel's space for a new program: itself, its NUL and a pointer."""
     return len(text.encode("utf-8", "surrogatepass")) + 9
 
 
 def _config_file(arguments: LaunchArguments, resolve: Callable[[Secret], str]) -> tuple[str, list[str]]:
-    """SGLang's --config file: flags without their dashes, values as JSON strings (which YAML reads)."""
+    """Return SGLang's --config file (flags without dashes, values as JSON, which YAML reads) and its secrets."""
     lines, values = [], []
     for key, secret in sorted(arguments.secret_config.items()):
         value = resolve(secret)
         if not value.isascii() or not value.isprintable() or " " in value or value.startswith("-"):
             raise ConfigError(
                 f"the secret for {key} cannot be used: it must be printable ASCII without blanks, and not begin with -",
-                remedy="choose another one (clients send it in a header)",
+                remedy="choose another secret (clients send it in a header)",
             )
         lines.append(f"{key}: {json.dumps(value)}\n")
         values.append(value)
@@ -273,12 +274,12 @@ def _unit(values: Mapping[str, Any], folders: Sequence[Path]) -> str:
         wrong.append("EnvironmentFile={{ environment_file | path }}")
     if len(service.get("ExecStart", "").split("\n")) > 1:
         raise ConfigError(
-            f"the template {UNIT_TEMPLATE} has ExecStart= twice, and a service of this type has one command",
-            remedy="leave only ExecStart={{ argv | command_line }}; ExecStartPre= may run something before it",
+            f"the template {UNIT_TEMPLATE} has ExecStart= twice, but a service of this type has one command",
+            remedy="keep only ExecStart={{ argv | command_line }}; use ExecStartPre= to run something before it",
         )
     if wrong:
         raise ConfigError(
-            f"the template {UNIT_TEMPLATE} leaves out what deployer needs in a unit: {'; '.join(wrong)}",
-            remedy="take these lines over from the template that ships with deployer",
+            f"the template {UNIT_TEMPLATE} lacks what deployer needs in a unit: {'; '.join(wrong)}",
+            remedy="copy these lines from the template that ships with deployer",
         )
     return text

@@ -29,7 +29,7 @@ from deployer.errors import ConfigError, DeployerError
 from deployer.units import quoting
 
 UNIT_TEMPLATE = "sglang.service.j2"
-#: Largest text a template may make, in bytes, and how many numbers its ``range`` may give in all.
+#: The largest text a template may produce, in bytes, and how many numbers its ``range`` may yield in all.
 TEXT_LIMIT = 1024 * 1024
 RANGE_LIMIT = 100_000
 #: How long a template may take, in seconds.
@@ -37,7 +37,7 @@ TIME_LIMIT = 20.0
 
 
 class _Folders(BaseLoader):
-    """The first template of a name in some folders. Only regular files of bounded size are read."""
+    """Templates in some folders, the first of a name. Only regular files of bounded size are read."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
@@ -53,7 +53,7 @@ class _Folders(BaseLoader):
 
 
 class _Compiled(BytecodeCache):
-    """Templates that this process has compiled. Jinja compares their text, and compiles anew what has changed."""
+    """Templates that this process has compiled. Jinja compares their text, and recompiles what has changed."""
 
     def __init__(self) -> None:
         self._code: dict[str, bytes] = {}
@@ -70,7 +70,7 @@ _compiled = _Compiled()
 
 
 class _Sandbox(SandboxedEnvironment):
-    """Templates compute little: what would take without end, or all memory, is an error."""
+    """Templates may compute little: an endless or memory-hungry expression is an error."""
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -87,13 +87,13 @@ class _Sandbox(SandboxedEnvironment):
 
 
 def _bounded_range() -> Callable[..., range]:
-    """Jinja's ``range`` for one rendering: loops inside of loops count, too."""
+    """Return Jinja's ``range`` for one rendering: nested loops count, too."""
     left = RANGE_LIMIT
 
     def bounded(*bounds: int) -> range:
         nonlocal left
         numbers = range(*bounds)
-        # A loop that makes no text still takes a turn, so an empty range costs one.
+        # An empty range costs one turn, because its loop takes time, too.
         left -= max(len(numbers) if abs(numbers.stop - numbers.start) <= 2**62 else RANGE_LIMIT + 1, 1)
         if left < 0:
             raise OverflowError(f"its loops take more than {RANGE_LIMIT} turns")
@@ -104,7 +104,7 @@ def _bounded_range() -> Callable[..., range]:
 
 def _environment(folders: Sequence[Path]) -> Environment:
     # Units are not HTML; their quoting is in the filters.
-    made = _Sandbox(
+    environment = _Sandbox(
         loader=_Folders(folders),
         bytecode_cache=_compiled,
         undefined=StrictUndefined,
@@ -113,68 +113,68 @@ def _environment(folders: Sequence[Path]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.globals["range"] = _bounded_range()
-    made.filters |= {
+    environment.globals["range"] = _bounded_range()
+    environment.filters |= {
         "word": quoting.word,
         "command_line": quoting.command_line,
         "assignment": lambda value, name: quoting.assignment(name, value),
         "plain": lambda value: quoting.plain(str(value)),
         "path": quoting.path,
     }
-    return made
+    return environment
 
 
 def render(template: str, values: Mapping[str, Any], folders: Sequence[Path]) -> str:
-    """A template with its values.
+    """Return a template filled with its values.
 
-    ConfigError names file and line where the template is wrong, and says when it makes too much or takes too long.
+    Raise ConfigError, with file and line, if the template is not valid, produces too much or takes too long.
     """
-    done: list[str | DeployerError] = []
+    results: list[str | DeployerError] = []
 
     def work() -> None:
         try:
-            done.append(_render(template, values, folders))
+            results.append(_render(template, values, folders))
         except DeployerError as error:
-            done.append(error)
+            results.append(error)
 
-    # Nothing stops a template from outside; a thread that goes on does not keep the process from ending.
+    # Nothing can stop a template from outside; as a daemon, its thread does not keep the process from ending.
     worker = threading.Thread(target=work, name="template", daemon=True)
     worker.start()
     worker.join(TIME_LIMIT)
-    if not done:
-        raise _broken(template, None, f"it does not end within {TIME_LIMIT:g} s")
-    if isinstance(done[0], DeployerError):
-        raise done[0]
-    return done[0]
+    if not results:
+        raise _broken(template, None, f"it did not finish within {TIME_LIMIT:g} s")
+    if isinstance(results[0], DeployerError):
+        raise results[0]
+    return results[0]
 
 
 def _render(template: str, values: Mapping[str, Any], folders: Sequence[Path]) -> str:
-    made = _environment(folders)
+    environment = _environment(folders)
     parts, size = [], 0
     try:
-        found = made.get_template(template)
-        for part in found.generate(values):
+        compiled = environment.get_template(template)
+        for part in compiled.generate(values):
             parts.append(part)
             size += len(part.encode("utf-8", "surrogatepass"))
             if size > TEXT_LIMIT:
                 raise _broken(
-                    found.filename or template, None, f"it makes more than {TEXT_LIMIT} bytes of text"
+                    compiled.filename or template, None, f"it produces more than {TEXT_LIMIT} bytes of text"
                 )
         return "".join(parts)
     except DeployerError:
         raise
     except TemplateNotFound as error:
-        looked = ", ".join(printable(str(folder)) for folder in folders)
+        searched = ", ".join(printable(str(folder)) for folder in folders)
         raise ConfigError(
-            f"there is no template {printable(str(error.name))} in {looked}",
+            f"there is no template {printable(str(error.name))} in {searched}",
             remedy="put it there, or correct the setting `templates`",
         ) from None
     except TemplateSyntaxError as error:
         raise _broken(error.filename or template, error.lineno, error.message or "syntax error") from None
     except Exception as error:
-        # A template runs expressions of its author; whatever they raise is the template's fault.
-        where = [frame for frame in extract_tb(error.__traceback__) if frame.filename.endswith(".j2")]
-        file, line = (where[-1].filename, where[-1].lineno) if where else (template, None)
+        # A template runs its author's expressions; whatever they raise is the template's fault.
+        frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename.endswith(".j2")]
+        file, line = (frames[-1].filename, frames[-1].lineno) if frames else (template, None)
         kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
         raise _broken(file, line, f"{kind}{error}") from None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """(section, key, value) of each assignment, as systemd splits lines: continuations joined, comments left out."""
+    """Yield (section, key, value) of each assignment, as systemd splits lines: continuations joined, no comments."""
     section, pending = "", ""
     for raw in text.split("\n"):
         stripped = raw.lstrip(" \t\r")
@@ -30,9 +30,9 @@ def _continues(line: str) -> bool:
 
 
 def section(text: str, name: str) -> dict[str, str]:
-    """One section. Values of a key that is given more than once are joined by newlines."""
-    found: dict[str, str] = {}
+    """Return one section. Values of a repeated key are joined by newlines."""
+    values: dict[str, str] = {}
     for where, key, value in entries(text):
         if where == name:
-            found[key] = f"{found[key]}\n{value}" if key in found else value
-    return found
+            values[key] = f"{values[key]}\n{value}" if key in values else value
+    return values

@@ -1,8 +1,9 @@
-"""docs/configuration.md, made from the models: every key with its type, its default and its meaning."""
+"""Generates docs/configuration.md from the models: every key with its type, default and meaning."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 import types
 import typing
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from deployer.config.bench import LEVEL_GATES, SINGLE_GATE
+from deployer.config.bench import INHERITED, LEVEL_GATES, SINGLE_GATE
 from deployer.config.fields import OWNED_ENVIRONMENT, STALL_DEFAULTS
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
@@ -25,74 +26,75 @@ _HEAD = """\
 
 Three kinds of TOML files: the **inventory** (hosts and services), **profiles** (ways to run a model), and
 `deployer.toml` (settings of the tool itself). All are closed: a key that is not listed here is an error, and so is a
-value of another type. All that is wrong with a file is reported at once, with the place and the nearest valid name.
+value of another type. Everything that is wrong with a file is reported at once, with its place and the nearest valid
+name.
 
-Relative paths on the operator's machine begin at the folder of the file that says them; `~` is your home. Paths on
-the host are absolute. Times are seconds, sizes are tokens or numbers, as said.
+Relative paths on the operator's machine begin at the folder of the file they are in; `~` is your home. Paths on the
+host are absolute. Times are in seconds.
 """
 
 _INVENTORY = """
 ## Inventory
 
 `-i FILE` or `DEPLOYER_INVENTORY` names it. It has a table `[hosts.NAME]` for each host, `[services.NAME]` for each
-service, and perhaps `[defaults]`, which has the keys of a service and holds for all of them; what a service says
-itself wins, table by table. Names are lower-case letters, digits, `-` and `_`, 40 at most. Two services cannot have
-one port on one host. `inventories/example.toml` is a commented example.
+service, and optionally `[defaults]`, with keys of a service that apply to all services; a service's own keys take
+precedence, table by table. Names have lower-case letters, digits, `-` and `_`, 40 at most. Two services on one host
+cannot share a port. `inventories/example.toml` is a commented example.
 """
 
 _PROFILE = """
 ## Profiles
 
 A profile is `NAME.toml` in the site's folder of profiles or among the shipped ones; the site's come first.
-`extends` names a profile whose values are taken where this one says nothing, table by table. A profile may extend the
-one of its own name in a later folder: that is how a site changes a shipped one.
+`extends` names a profile whose values apply to what this one leaves out, table by table. A profile may extend the one
+of its own name in a later folder: that is how a site changes a shipped one.
 
-The fields are SGLang's concepts; how an installed version spells them is deployer's business. A concept the version
+The keys are SGLang's concepts; deployer writes them as the installed version spells them. A concept that the version
 lacks is refused, with the first version that has it.
 
-`[extra_args]`, here and in a service, takes any other flag by its name: `trust-remote-code = true`,
-`tool-call-parser = "kimi_k2"`, `lora-paths = ["a", "b"]`, and a table where the flag wants JSON. `true` gives the flag
+`[extra_args]`, here and in a service, takes any other flag by name: `trust-remote-code = true`,
+`tool-call-parser = "kimi_k2"`, `lora-paths = ["a", "b"]`, and a table if the flag takes JSON. `true` gives the flag
 alone, `false` leaves it out. Names (in full: no abbreviations), types and choices are checked against the version's own
-flags ([sglang.md](sglang.md)). What a field says cannot be said here again, and secrets cannot be given here.
+flags ([sglang.md](sglang.md)). A flag that has a key of its own is refused here, and so are secrets.
 """
 
 _GATE = """
 ### Gates
 
 A gate maps figures to thresholds: `{single}` (tokens a second of one request alone), and with a level, as in
-`"aggregate_tok_s@32"`: {rates} (tokens a second, least allowed), {times} (seconds, largest allowed). A figure
-that is not measured, of a level that is not run, say, is refused before anything is stopped
-([gate-not-measured](rules.md#gate-not-measured)). How a candidate is compared with earlier starts is in
-`relative_gate`, and explained in [gate.md](gate.md).
+`"aggregate_tok_s@32"`: {rates} (tokens a second, minimum), {times} (seconds, maximum). A figure that is not measured,
+such as one of a level that is not run, is refused before anything is stopped
+([gate-not-measured](rules.md#gate-not-measured)). `relative_gate` says how a candidate is compared with earlier starts;
+[gate.md](gate.md) explains it.
 """
 
 _SECRETS = """
 ## Secrets
 
-Where a secret is taken, a table with exactly one of these keys says where it comes from. It is read when it is needed
-and goes to the host in files that only their owner can read. deployer writes it to no command line, no unit, no log of
-its own and no JSON, and takes it out of what it shows of the host's journal (`deployer logs`, and the log of a launch
-that failed). SGLang itself prints its `api_key` into that journal when it starts (in its line `server_args=`): on the
-host, root and the groups that may read the journal can see it there.
+A secret is a table with exactly one of these keys, which says where it comes from. It is read when needed, and reaches
+the host in files that only their owner can read. deployer writes it to no command line, unit, log or JSON, and removes
+it from what it shows of the host's journal (`deployer logs`, and the log of a failed launch). SGLang itself prints its
+`api_key` into that journal when it starts (in its line `server_args=`): on the host, root and the groups that may read
+the journal can see it there.
 """
 
 _ENVIRONMENT = """
 ### Environment variables of a service
 
-Values are text, or secrets in a service. Text under a name that looks like a secret (`..._TOKEN`, `..._API_KEY` and
-the like) is refused. These are set by deployer: {owned}.
+Values are text; in a service also secrets. Plain text under a name that looks like a secret (`..._TOKEN`,
+`..._API_KEY` and the like) is refused. deployer itself sets these: {owned}.
 """
 
 _SETTINGS = """
 ## Settings of the tool
 
-In order: the command line, `{prefix}...` in the environment, the same in a file `.env`, `deployer.toml`, the default.
-Both files are looked for in the working directory.
+The strongest first: the command line, `{prefix}...` in the environment, the same in a file `.env`, `deployer.toml`, the
+default. Both files are read from the working directory.
 """
 
 
 def reference() -> str:
-    """The text of docs/configuration.md."""
+    """Return the text of docs/configuration.md."""
     times = ", ".join(f"`{name}`" for name in LEVEL_GATES if not name.endswith("tok_s"))
     rates = ", ".join(f"`{name}`" for name in LEVEL_GATES if name.endswith("tok_s"))
     owned = ", ".join(
@@ -120,36 +122,47 @@ def _keys(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
 
 
 def _tables(model: type[BaseModel], path: str, heading: str) -> list[str]:
-    """A model's own keys, then the tables in it, each under a heading of its path."""
+    """Return a model's own keys, then the tables in it, each under a heading of its path."""
     plain, inner = {}, []
     for name, field in _keys(model).items():
-        found = _model(field.annotation)
-        if found is None or found is Secret:
+        table = _model(field.annotation)
+        if table is None or table is Secret:
             plain[name] = field
         else:
-            inner += _tables(found, f"{path}.{name}".lstrip("."), heading)
+            inner += _tables(table, f"{path}.{name}".lstrip("."), heading)
     title = f"{heading}`[{path}]`" if path else f"{heading}At the top of a profile"
     about = (model.__doc__ or "").strip().split("\n")[0]
     return [title, about, _table(model, plain), *inner]
 
 
 def _table(model: type[BaseModel], fields: Mapping[str, FieldInfo]) -> str:
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    for name, field in fields.items():
-        meaning = (field.description or "").replace("|", "\\|")
-        rows.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning} |")
-    return "\n".join(rows)
+    if fields and all(field.description == INHERITED for field in fields.values()):
+        return _wrapped(
+            f"Its keys are those of the service: {', '.join(f'`{name}`' for name in fields)}.", ""
+        )
+    return "\n".join(_item(f"**`{name}`**", field) for name, field in fields.items())
 
 
 def _settings() -> str:
-    rows = [
-        "| key in deployer.toml | in the environment | type | default | meaning |",
-        "|---|---|---|---|---|",
-    ]
-    for name, field in Settings.model_fields.items():
-        row = f"| `{name}` | `{PREFIX}{name.upper()}` | {_type(field)} | {_default(field)} | {field.description} |"
-        rows.append(row)
-    return "\n".join(rows)
+    return "\n".join(
+        _item(f"**`{name}`** or `{PREFIX}{name.upper()}`", field)
+        for name, field in Settings.model_fields.items()
+    )
+
+
+def _item(name: str, field: FieldInfo) -> str:
+    """One key: its name, type, default and meaning."""
+    default = _default(field)
+    about = "; ".join(filter(None, (_type(field), f"default {default}" if default else "")))
+    return _wrapped(f"* {name} ({about}): {field.description or ''}", "  ").replace(
+        "default required", "required"
+    )
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(
+        text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ).rstrip(": ")
 
 
 def _default(field: FieldInfo) -> str:
@@ -204,7 +217,7 @@ def _words(annotation: Any) -> str:
 
 
 def _bounds_within(annotation: Any) -> str:
-    """Limits written inside of ``Annotated[..] | None``."""
+    """Return the limits written inside ``Annotated[..] | None``."""
     if typing.get_origin(annotation) is Annotated:
         inner, *metadata = typing.get_args(annotation)
         for item in list(metadata):

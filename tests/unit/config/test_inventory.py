@@ -83,20 +83,20 @@ B = { file = "b" }
         (('host = "box"', 'host = "box"\nport = "30000"'), "services.kimi.port", ['"30000"', "whole number"]),
         (('host = "box"', 'host = "box"\ngpus = [0, 8]'), "services.kimi.gpus", ["no GPU 8", "0 to 7"]),
         (("gpus = 8", "gpus = -1"), "hosts.box.gpus", ["-1"]),
-        (('host = "box"', 'host = "box"\ngpus = []'), "services.kimi.gpus: has too few items", ["1 at least"]),
+        (('host = "box"', 'host = "box"\ngpus = []'), "services.kimi.gpus: has too few items", ["minimum 1"]),
         (('model = "/models/kimi"', 'model = ""'), "services.kimi.model", ["must not be empty"]),
         (('host = "box"', 'host = "box"\ngpus = [0, 0]'), "services.kimi.gpus", ["twice"]),
         (('host = "box"', 'host = "box"\ngpus = ["0"]'), "services.kimi.gpus[0]", ["whole number"]),
         (('host = "box"', 'host = "box"\nbind = "all"'), "services.kimi.bind", ["IP address"]),
         (('host = "box"', 'host = "box"\nadvertised = "kimi:1"'), "services.kimi.advertised", ["URL"]),
-        (('host = "box"', 'host = "box"\nuser = "a b"'), "services.kimi.user", ["name of an account"]),
-        (('host = "box"', 'host = "box"\nhome = "x"'), "services.kimi.home", ["begins with /"]),
+        (('host = "box"', 'host = "box"\nuser = "a b"'), "services.kimi.user", ["an account's name"]),
+        (('host = "box"', 'host = "box"\nhome = "x"'), "services.kimi.home", ["absolute path"]),
         (('host = "box"', 'host = "box"\ndeadlines.stall.lod = 3'), "services.kimi.deadlines.stall.lod", ["load?"]),
-        (('host = "box"', 'host = "box"\ndeadlines.stall.load = -3'), "services.kimi.deadlines.stall.load", ["more"]),
+        (('host = "box"', 'host = "box"\ndeadlines.stall.load = -3'), "services.kimi.deadlines.stall.load", ["above"]),
         (('host = "box"', 'host = "box"\nbench.levels = [8, 4]'), "services.kimi.bench.levels", ["rise"]),
         (('host = "box"', 'host = "box"\ngate."agregate_tok_s@8" = 1'), "agregate_tok_s@8", ["aggregate_tok_s@8?"]),
         (('host = "box"', 'host = "box"\ngate.aggregate_tok_s = 1'), "gate.aggregate_tok_s", ["aggregate_tok_s@LEVEL"]),
-        (('host = "box"', 'host = "box"\ngate.single_stream_tok_s = 0'), "gate.single_stream_tok_s", ["more than 0"]),
+        (('host = "box"', 'host = "box"\ngate.single_stream_tok_s = 0'), "gate.single_stream_tok_s", ["above 0"]),
         (('host = "box"', 'host = "box"\nbench.repeats = 0'), "services.kimi.bench.repeats", ["0", "to 1"]),
         (('host = "box"', 'host = "box"\nbench.waves = 0'), "services.kimi.bench.waves", ["0", "to 1"]),
         (('host = "box"', 'host = "box"\nbench.requests = 0'), "services.kimi.bench.requests", ["0", "to 1"]),
@@ -144,7 +144,7 @@ def test_all_problems_come_at_once(write: Write) -> None:
 def test_two_services_on_one_port(write: Write) -> None:
     second = GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen")
     said = refused(write, GOOD + second)
-    assert "services.qwen.port: found 30000, which service kimi uses on the same host box" in said
+    assert "services.qwen.port: found 30000, but service kimi uses that port on host box" in said
     other = second.replace('host = "box"', 'host = "box"\nport = 30001')
     assert set(load_inventory(write(GOOD + other)).services) == {"kimi", "qwen"}
 

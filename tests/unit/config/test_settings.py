@@ -65,7 +65,7 @@ def test_unknown_keys(tmp_path: Path) -> None:
     (tmp_path / "deployer.toml").write_text('inventry = "x"\njson = "yes"\nservice = 3\n')
     said = refused(tmp_path)
     assert "inventry: unknown key; did you mean inventory?" in said
-    assert 'json: found "yes", allowed is true or false' in said
+    assert 'json: found "yes", expected true or false' in said
     assert "service: found 3" in said
     (tmp_path / "deployer.toml").unlink()
     (tmp_path / ".env").write_text("DEPLOYER_SERVIC=x\nwhat is this\n")
@@ -75,21 +75,21 @@ def test_unknown_keys(tmp_path: Path) -> None:
 
 
 def test_a_bad_value_names_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "color of the command line: " in refused(tmp_path, color="blue")
+    assert "color in the command line: " in refused(tmp_path, color="blue")
     (tmp_path / ".env").write_text("DEPLOYER_COLOR=blue\n")
-    assert f"color of {tmp_path / '.env'}: " in refused(tmp_path)
+    assert f"color in {tmp_path / '.env'}: " in refused(tmp_path)
     (tmp_path / ".env").unlink()
     (tmp_path / "deployer.toml").write_text('color = "alwys"\n')
     said = refused(tmp_path)
-    assert f"color of {tmp_path / 'deployer.toml'}: " in said
+    assert f"color in {tmp_path / 'deployer.toml'}: " in said
     assert "did you mean always?" in said
     monkeypatch.setenv("DEPLOYER_COLOR", "red")
-    assert "DEPLOYER_COLOR of the environment: " in refused(tmp_path)
+    assert "DEPLOYER_COLOR in the environment: " in refused(tmp_path)
     monkeypatch.delenv("DEPLOYER_COLOR")
     monkeypatch.setenv("DEPLOYER_YES", "perhaps")
     said = refused(tmp_path)
-    assert "DEPLOYER_YES of the environment: " in said
-    assert 'found "perhaps", allowed is true or false\n' in said
+    assert "DEPLOYER_YES in the environment: " in said
+    assert 'found "perhaps", expected true or false\n' in said
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

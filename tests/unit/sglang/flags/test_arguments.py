@@ -226,7 +226,7 @@ def test_a_broken_profile_does_not_hide_the_others(tmp_path: Path) -> None:
     assert rows.keys() - good.keys() == {"sp ace", "broken"}
     assert all(row.keys() == rows["tp8"].keys() for row in rows.values())
     assert "unknown key" in str(rows["broken"]["problem"])
-    assert "is no name of a profile" in str(rows["sp ace"]["problem"])
+    assert "is not a valid profile name" in str(rows["sp ace"]["problem"])
     with pytest.raises(ConfigError):
         list_profiles(profile_folders(tmp_path))
 
