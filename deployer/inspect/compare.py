@@ -1,4 +1,4 @@
-"""What `compare` puts side by side: releases, profiles, benchmarks made later, files; and the noise of the service."""
+"""`compare`: benchmarks side by side, of releases, profiles and files, with the noise that the service has shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from deployer.bench.comparison import Comparison, Subject, compare, differences
 from deployer.bench.document import LARGEST, newer, read_document, read_json
@@ -17,7 +19,6 @@ from deployer.deploy.plan import grouped_arguments
 from deployer.deploy.session import Session
 from deployer.errors import ConfigError, Refused, UsageError
 from deployer.records.bench import About, BenchRun
-from deployer.records.codec import Json
 from deployer.records.release import OWN_VARIABLE, Release
 from deployer.records.verdict import Noise
 from deployer.units.bundle import comparable
@@ -26,7 +27,7 @@ from deployer.units.bundle import comparable
 MOST_STARTS = 5
 _LATER = re.compile(r"(?P<release>.+)@(?P<number>[1-9][0-9]*)", re.S)
 
-#: Reads a file of a release (service, release, file's name); None where there is none.
+#: Reads a file of a release, by the names of both; returns None if there is none.
 Reader = Callable[[str, str], str | None]
 
 
@@ -66,62 +67,60 @@ class BenchStore:
         groups = noise_groups(self.releases)
         return learn([[bench for name in group if (bench := self.bench(name))] for group in groups])
 
-    def subject(self, wanted: str) -> Subject:
-        """What a release's number or name, ``RELEASE@N``, or a profile stands for. Refused where there is none."""
-        named, number = wanted, None
-        if match := _LATER.fullmatch(wanted):
-            named, number = match["release"], match["number"]
-        record = self._named(named)
-        if record is None and number is None:
-            return self._profile(wanted)
-        if record is None:
-            raise Refused(f"there is no release {named!r}", remedy="`deployer history` lists them")
-        release, file = record.release, "bench.json"
-        if number is not None:
-            file = f"bench-{number}.json"
-        bench = self.bench(release, file)
+    def subject(self, word: str) -> Subject:
+        """Return the subject that a release's number or name, ``RELEASE@N``, or a profile stands for.
+
+        Raise Refused if there is none.
+        """
+        name, number = word, None
+        if match := _LATER.fullmatch(word):
+            name, number = match["release"], match["number"]
+        release = self._named(name)
+        if release is None:
+            if number is None:
+                return self._profile(word)
+            raise Refused(f"there is no release {name!r}", remedy="`deployer history` lists them")
+        bench = self.bench(release.release, f"bench-{number}.json" if number else "bench.json")
         if bench is None:
+            lacks = f"has no benchmark {number}" if number else "has no benchmark: it did not get that far"
             raise Refused(
-                f"release {release} has no benchmark {number}"
-                if number
-                else f"release {release} has no benchmark: it did not come that far",
+                f"release {release.release} {lacks}",
                 remedy="`deployer history` lists the releases with their benchmarks",
             )
-        name = f"{release}@{number}" if number else release
-        return Subject(name, (bench,), (release,), self.describe([record]))
+        title = f"{release.release}@{number}" if number else release.release
+        return Subject(title, (bench,), (release.release,), self.describe([release]))
 
     def describe(self, releases: Sequence[Release]) -> About:
         """Return what is known of a subject made of these releases."""
         return about(releases, self.host, self.gpus)
 
-    def _named(self, wanted: str) -> Release | None:
-        for release in self.releases:
-            if wanted in (str(release.number), f"{release.number:04d}", release.release):
-                return release
-        return None
+    def _named(self, word: str) -> Release | None:
+        names = ((str(item.number), f"{item.number:04d}", item.release) for item in self.releases)
+        return next((item for item, own in zip(self.releases, names, strict=True) if word in own), None)
 
-    def _profile(self, wanted: str) -> Subject:
-        """The starts of the newest configuration of a profile that was measured, the newest first."""
-        measured = [item for item in reversed(self.releases) if item.profile == wanted and item.bench_summary]
+    def _profile(self, profile: str) -> Subject:
+        """Return the starts of the newest measured configuration of a profile, the newest first."""
+        measured = [
+            item for item in reversed(self.releases) if item.profile == profile and item.bench_summary
+        ]
         if not measured:
             raise Refused(
-                f"there is no file, release or profile {wanted!r} with a benchmark",
+                f"there is no file, release or profile {profile!r} with a benchmark",
                 remedy="`deployer history` lists the releases and their speeds",
             )
-        same = [item for item in measured if configuration(item) == configuration(measured[0])]
-        found = [(item, bench) for item in same[:MOST_STARTS] if (bench := self.bench(item.release))]
-        if not found:
+        equal = [item for item in measured if configuration(item) == configuration(measured[0])]
+        starts = [(item, bench) for item in equal[:MOST_STARTS] if (bench := self.bench(item.release))]
+        if not starts:
             raise Refused(f"the benchmark of release {measured[0].release} cannot be read")
-        found = [pair for pair in found if not measured_alike(pair[1], found[0][1])]
-        names = tuple(item.release for item, _ in found)
-        name = names[0] if len(names) == 1 else f"{wanted} ({len(names)} starts)"
-        return Subject(
-            name, tuple(bench for _, bench in found), names, self.describe([item for item, _ in found])
-        )
+        starts = [(item, bench) for item, bench in starts if not measured_alike(bench, starts[0][1])]
+        releases, benches = zip(*starts, strict=True)
+        names = tuple(item.release for item in releases)
+        title = names[0] if len(names) == 1 else f"{profile} ({len(names)} starts)"
+        return Subject(title, benches, names, self.describe(releases))
 
 
 def about(releases: Sequence[Release], host: str | None = None, gpus: Sequence[str] = ()) -> About:
-    """Return what is known of a subject from its releases; of the first one where they differ."""
+    """Return what is known of a subject from its releases; from the first one if they differ."""
     first = releases[0]
     return About(
         releases=tuple(item.release for item in releases),
@@ -145,13 +144,16 @@ def _never_live(release: Release) -> str:
     return f"{release.release} was never live: {release.state}{why}"
 
 
-def is_file(wanted: str) -> bool:
-    """Whether a word names a file rather than something of a service."""
-    return wanted.endswith((".json", ".jsonl")) or "/" in wanted
+def is_file(word: str) -> bool:
+    """Return whether a word names a file rather than something of a service."""
+    return word.endswith((".json", ".jsonl")) or "/" in word
 
 
 def from_file(path: str) -> Subject:
-    """A benchmark in a file: a bench.json, or what ``bench --json`` or ``apply --json`` wrote. ConfigError."""
+    """Return the benchmark in a file: a bench.json, or what ``bench --json`` or ``apply --json`` printed.
+
+    Raise ConfigError if it cannot be read.
+    """
     remedy = "name a bench.json, or what `deployer bench --json` printed"
     try:
         with Path(path).open("rb") as file:
@@ -165,119 +167,124 @@ def from_file(path: str) -> Subject:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}", remedy=remedy) from error
-    known = About()
+    about = About()
     if isinstance(document, Mapping) and isinstance(document.get("bench"), Mapping):
         if isinstance(document.get("about"), Mapping):
-            known = About.from_json(document["about"])
+            about = About.from_json(document["about"])
         document = document["bench"]
     if not isinstance(document, Mapping) or not isinstance(document.get("levels"), list):
         raise ConfigError(f"{path} is not a benchmark: it has no levels", remedy=remedy)
     bench = BenchRun.from_json(document)
     if why := newer(bench):
         raise ConfigError(f"{path} cannot be read: {why}", remedy="compare with the deployer that wrote it")
-    return Subject(Path(path).name.removesuffix(".json"), (bench,), (str(Path(path).resolve()),), known)
+    return Subject(Path(path).name.removesuffix(".json"), (bench,), (str(Path(path).resolve()),), about)
 
 
 def together(parts: Sequence[Subject]) -> Subject:
-    """Several subjects as starts of one (``A+B``). Refused: not measured alike. UsageError: one is there twice."""
+    """Return several subjects as starts of one (``A+B``).
+
+    Raise Refused if they were not measured alike, UsageError if a benchmark is among them twice.
+    """
     if len(parts) == 1:
         return parts[0]
     for part in parts[1:]:
         if why := measured_alike(part.benches[0], parts[0].benches[0]):
             raise Refused(f"{part.name} and {parts[0].name} cannot be taken together: {why}")
-    _distinct(parts, f"is in {'+'.join(one.name for one in parts)} twice and would count as two")
+    name = "+".join(part.name for part in parts)
+    _check_distinct(parts, f"is in {name} twice and would count as two")
     return Subject(
-        "+".join(part.name for part in parts),
+        name,
         tuple(bench for part in parts for bench in part.benches),
         tuple(start for part in parts for start in part.starts),
         replace(parts[0].about, releases=tuple(name for part in parts for name in part.about.releases)),
     )
 
 
-def subjects(words: Sequence[str], shelf: Callable[[], BenchStore]) -> list[Subject]:
-    """What the words of the command line mean; ``shelf`` is asked only where one is no file."""
-    found = []
+def subjects(words: Sequence[str], store: Callable[[], BenchStore]) -> list[Subject]:
+    """Return what the words of the command line stand for; ``store`` is called only if one is not a file."""
+    named = []
     for word in words:
         parts = [word] if is_file(word) and Path(word).exists() else word.split("+")
-        found.append(together([from_file(one) if is_file(one) else shelf().subject(one) for one in parts]))
-    found = _told_apart(found)
-    names = [subject.name for subject in found]
+        named.append(together([from_file(one) if is_file(one) else store().subject(one) for one in parts]))
+    named = [_with_folder(subject, named) for subject in named]
+    names = [subject.name for subject in named]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(f"{', '.join(twice)} is named twice", remedy="name what is to be compared once each")
-    _distinct(found, "holds a benchmark that is named before it, too")
-    return found
+        raise UsageError(f"{', '.join(twice)} is named twice", remedy="name each benchmark once")
+    _check_distinct(named, "holds a benchmark that is named before it, too")
+    return named
 
 
-def _distinct(found: Sequence[Subject], said: str) -> None:
-    """UsageError where one benchmark is there twice: it would be taken for two measurements that agree."""
+def _check_distinct(named: Sequence[Subject], trouble: str) -> None:
+    """Raise UsageError if one benchmark is there twice: it would count as two measurements that agree."""
     seen: set[tuple[object, object]] = set()
-    for subject in found:
+    for subject in named:
         for bench in subject.benches:
-            which = (bench.started, bench.spec and bench.spec.salt)
-            if which in seen and None not in which:
-                raise UsageError(f"{subject.name} {said}", remedy="name each benchmark once")
-            seen.add(which)
+            identity = (bench.started, bench.spec and bench.spec.salt)
+            if identity in seen and None not in identity:
+                raise UsageError(f"{subject.name} {trouble}", remedy="name each benchmark once")
+            seen.add(identity)
 
 
-def _told_apart(found: Sequence[Subject]) -> list[Subject]:
-    """Files of one name from several folders are called by their paths."""
-    return [_called_by_path(subject, found) for subject in found]
-
-
-def _called_by_path(subject: Subject, among: Sequence[Subject]) -> Subject:
+def _with_folder(subject: Subject, among: Sequence[Subject]) -> Subject:
+    """Return the subject; a file is named by as much of its path as tells it from others of its name."""
     others = [one for one in among if one.name == subject.name and one.starts != subject.starts]
     if not others or len(subject.starts) > 1 or not is_file(subject.starts[0]):
         return subject
-    mine = Path(subject.starts[0]).parts
-    for depth in range(2, len(mine) + 1):
-        if all(Path(one.starts[0]).parts[-depth:] != mine[-depth:] for one in others):
-            return replace(subject, name=str(Path(*mine[-depth:])).removesuffix(".json"))
+    parts = Path(subject.starts[0]).parts
+    for depth in range(2, len(parts) + 1):
+        if all(Path(one.starts[0]).parts[-depth:] != parts[-depth:] for one in others):
+            return replace(subject, name=str(Path(*parts[-depth:])).removesuffix(".json"))
     return subject
 
 
-def different_arguments(found: Sequence[Subject]) -> list[Json]:
-    """Arguments and variables that are not the same in all subjects: ``{"name", "values": {subject: text or null}}``.
+@dataclass(frozen=True)
+class DifferentArgument:
+    """An argument or variable and its value in each subject, None if the subject does not set it."""
 
-    A subject whose arguments are not known (a file) has no entry.
-    """
-    known = [subject for subject in found if subject.about.argv]
-    tables = {subject.name: _settings(subject.about) for subject in known}
-    names = dict.fromkeys(name for table in tables.values() for name in table)
-    rows = []
-    for name in names:
-        values = {subject: table.get(name) for subject, table in tables.items()}
-        if len(set(values.values())) > 1:
-            rows.append({"name": name, "values": values})
-    return rows
+    name: str
+    values: Mapping[str, str | None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its part of the document of ``compare --json``."""
+        return {"name": self.name, "values": dict(self.values)}
 
 
-def _settings(known: About) -> dict[str, str]:
-    pairs = grouped_arguments(comparable(known.argv))
+def different_arguments(compared: Sequence[Subject]) -> list[DifferentArgument]:
+    """Return what is not the same in all subjects whose arguments are known: files may not have any."""
+    settings = {subject.name: _settings(subject.about) for subject in compared if subject.about.argv}
+    names = dict.fromkeys(name for own in settings.values() for name in own)
+    rows = [DifferentArgument(name, {one: own.get(name) for one, own in settings.items()}) for name in names]
+    return [row for row in rows if len(set(row.values.values())) > 1]
+
+
+def _settings(about: About) -> dict[str, str]:
+    pairs = grouped_arguments(comparable(about.argv))
     settings = {str(flag): " ".join(str(value).split()) for flag, value in pairs if flag not in WITHOUT_SPEED}
-    return settings | {name: value for name, value in known.environment.items() if name != OWN_VARIABLE}
+    return settings | {name: value for name, value in about.environment.items() if name != OWN_VARIABLE}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """All that `compare` found: the subjects (the first is the reference), the others against it, and what differs."""
+    """The subjects (the first is the reference), the others against it, and what differs.
+
+    ``differences`` says why the subjects are not really comparable (with ``--anyway``).
+    """
 
     subjects: tuple[Subject, ...]
     comparisons: tuple[Comparison, ...]
     noise: Noise
-    #: Why the subjects are not really comparable (with ``--anyway``).
     differences: tuple[str, ...] = ()
-    #: Arguments that are not the same in all: ``{"name", "values": {subject: text or None}}``.
-    arguments: tuple[Json, ...] = ()
+    arguments: tuple[DifferentArgument, ...] = ()
 
     def levels(self) -> list[int]:
-        """Every level that some subject has a figure of; 1 is the single stream."""
+        """Return every level that some subject has a figure of; 1 is the single stream."""
         return sorted({level for subject in self.subjects for level in subject.levels()})
 
 
-def compared(found: Sequence[Subject], noise: Noise, *, anyway: bool = False) -> Compared:
-    """Compare all with the first. Refused where they are not comparable, unless that is wanted ``anyway``."""
-    reference, others = found[0], found[1:]
+def compared(subjects: Sequence[Subject], noise: Noise, *, anyway: bool = False) -> Compared:
+    """Compare all with the first. Raise Refused if they are not comparable, unless ``anyway``."""
+    reference, others = subjects[0], subjects[1:]
     differ = tuple(f"{other.name}: {text}" for other in others for text in differences(reference, other))
     if differ and not anyway:
         raise Refused(
@@ -286,24 +293,19 @@ def compared(found: Sequence[Subject], noise: Noise, *, anyway: bool = False) ->
             detail={"differences": list(differ)},
         )
     return Compared(
-        subjects=tuple(found),
+        subjects=tuple(subjects),
         comparisons=tuple(compare(reference, other, noise) for other in others),
         noise=noise,
         differences=differ,
-        arguments=tuple(different_arguments(found)),
+        arguments=tuple(different_arguments(subjects)),
     )
 
 
 def compare_words(
-    words: Sequence[str], open_shelf: Callable[[], BenchStore], *, anyway: bool = False
+    words: Sequence[str], open_store: Callable[[], BenchStore], *, anyway: bool = False
 ) -> Compared:
-    """Find what the words mean and compare it. The host is asked (``open_shelf``) only where one is no file."""
-    opened: list[BenchStore] = []
-
-    def shelf() -> BenchStore:
-        if not opened:
-            opened.append(open_shelf())
-        return opened[0]
-
-    found = subjects(words, shelf)
-    return compared(found, opened[0].noise() if opened else Noise(), anyway=anyway)
+    """Compare what the words stand for. The host is connected (``open_store``) only if one is not a file."""
+    store = cache(open_store)
+    named = subjects(words, store)
+    opened = store.cache_info().currsize > 0
+    return compared(named, store().noise() if opened else Noise(), anyway=anyway)

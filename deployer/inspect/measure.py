@@ -1,4 +1,4 @@
-"""`deployer bench`: put load on what runs, keep the result beside its release. Nothing that serves is changed."""
+"""`bench`: put load on what runs and keep the figures with its release. Nothing that serves is changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deployer.records.host import ServiceState
 from deployer.records.outcome import Step
 from deployer.records.release import LaterBench, Release
 
-#: What the lease is taken for; others see it in `status` and where they are refused.
+#: What the lease is taken for; others see it in `status` and when they are refused.
 REASON = "bench (load on what runs; nothing is changed)"
 
 
@@ -29,7 +29,7 @@ REASON = "bench (load on what runs; nothing is changed)"
 class Measured:
     """A benchmark of what runs. ``name`` is what `compare` calls it.
 
-    ``trouble`` is what is to be said with the figures: they could not be kept, or the server did not survive them.
+    ``trouble`` belongs to the figures: they could not be kept, or the server did not survive them.
     """
 
     name: str
@@ -39,33 +39,32 @@ class Measured:
     trouble: DeployerError | None = None
 
     def subject(self) -> Subject:
-        """As `compare` takes it: one start, that of its release."""
+        """Return it as `compare` takes it: one start, that of its release."""
         return Subject(self.name, (self.bench,), (self.release,), self.about)
 
 
 def measure(
     session: Session,
-    wishes: Mapping[str, Any],
+    settings: Mapping[str, Any],
     reporter: Reporter,
-    shelf: BenchStore,
+    store: BenchStore,
     *,
     profile: str | None = None,
 ) -> Measured:
     """Measure the running server and keep ``bench-N.json`` in its release.
 
-    ``profile`` has to be running (None: whatever does). ``wishes`` replace settings of the release's own benchmark
-    (fields of `deployer.config.bench.BenchConfig`); ``requests_at_least`` of that is left out. The lease is held
-    meanwhile, so that no other benchmark and no apply disturb the figures, and given back. A benchmark that the host
-    does not take (its disk is full, the connection broke), or after which another server runs or none serves, is
-    returned all the same, with its ``trouble``.
+    ``profile`` has to be running (None: whatever does). ``settings`` replace those of the release's own benchmark
+    (fields of `deployer.config.bench.BenchConfig`), without its ``requests_at_least``. The lease is held meanwhile, so
+    that no other benchmark and no apply disturb the figures. A benchmark that the host does not take (its disk is full,
+    the connection broke), or after which another server runs or none serves, is returned with its ``trouble``.
 
-    Raises LeaseHeld, Refused (a change is under way, another profile runs), NothingServing (before it, or after one
-    without figures), GateInconclusive (nothing could be measured), Interrupted (what was measured is dropped).
+    Raise LeaseHeld; Refused if a change is under way or another profile runs; NothingServing before it, or after one
+    without figures; GateInconclusive if nothing could be measured; Interrupted (what was measured is dropped).
     """
     service = session.service
     reporter.step(Step.LEASE)
     session.acquire()
-    reporter.done(f"{session.host_config.name} is left alone by others meanwhile")
+    reporter.done(f"nobody else can change {session.host_config.name} meanwhile")
     state = session.state()
     running = _running(session, state)
     release = running.release
@@ -77,31 +76,31 @@ def measure(
     reporter.step(Step.BENCH)
     endpoint = session.endpoint(running, key=True)
     served = served_model_name(running.argv) or service.served_model_name
-    settings = {
+    effective = {
         **(running.requested.bench or service.bench.model_dump()),
         "requests_at_least": 0,  # that is for a server that has just been started
-        **wishes,
+        **settings,
     }
     try:
         bench = run_benchmark(
             session.client,
             # The inventory may have changed since it was started.
             Target.of(service, endpoint, served),
-            settings,
+            effective,
             on_event=lambda event: reporter.progress(describe_bench_event(event)),
-            baseline=shelf.bench(release),
+            baseline=store.bench(release),
             slots=running.in_effect.slots if running.in_effect else 1,
         )
     except KeyboardInterrupt as error:
         raise Interrupted(
-            "interrupted while it was measured; nothing was changed, and what was measured so far is dropped",
+            "interrupted during the benchmark; nothing was changed, and what was measured so far is dropped",
             remedy="measure again; --budget and --levels make it shorter",
         ) from error
-    about = shelf.describe([running])
+    about = store.describe([running])
     name, trouble, unkept = f"{release}@?", None, ""
     try:
         after = session.state()
-        trouble = _what_became_of_it(session, state, after, release, bench)
+        trouble = _aftermath(session, state, after, release, bench)
         if bench.measured_anything and not isinstance(trouble, GateInconclusive):
             name = _keep(session, after, release, bench)
         else:
@@ -109,8 +108,8 @@ def measure(
     except DeployerError as error:
         unkept = error.message
         trouble = HostError(
-            f"the figures are not kept on the host: {error.message}",
-            remedy="see to its disk or the connection; what was measured is shown, and exported where asked for",
+            f"the figures could not be kept on the host: {error.message}",
+            remedy="check its disk and the connection; the figures are shown, and exported if requested",
         )
     if not bench.measured_anything:
         raise trouble or _nothing_measured(bench)
@@ -127,14 +126,14 @@ def _nothing_measured(bench: BenchRun) -> GateInconclusive:
         f"nothing could be measured: {why}",
         remedy="give it more time with --budget"
         if "time was used up" in why
-        else "`deployer status` and `deployer logs` show how the server is",
+        else "`deployer status` and `deployer logs` show the state of the server",
     )
 
 
-def _what_became_of_it(
+def _aftermath(
     session: Session, before: ServiceState, after: ServiceState, release: str, bench: BenchRun
 ) -> DeployerError | None:
-    """What is to be said of the server after its benchmark; None where it is the same one and answered everything."""
+    """Return what is wrong with the server after its benchmark; None if it is the same one and answered everything."""
     was, now = ((seen.running and seen.running.pid, seen.unit.invocation_id) for seen in (before, after))
     same = was == now
     if same and not bench.unanswered:
@@ -149,8 +148,8 @@ def _what_became_of_it(
         )
     how = f"/health: {health.status}" if health else "it does not run"
     return NothingServing(
-        f"{release} did not survive its benchmark: {bench.unanswered} requests were not answered, and now it does not "
-        f"serve ({how})",
+        f"{release} did not survive its benchmark: {bench.unanswered} requests were not answered, and it no longer "
+        f"serves ({how})",
         remedy="`deployer logs` shows why, `deployer converge` starts it again",
     )
 
@@ -159,15 +158,15 @@ def _running(session: Session, state: ServiceState) -> Release:
     """Return the release that runs."""
     if state.transition is not None:
         raise Refused(
-            f"a change to {state.transition.to} was left under way",
-            remedy="`deployer resume` or `deployer converge` ends it",
+            f"a change to {state.transition.to} was left unfinished",
+            remedy="`deployer resume` or `deployer converge` finishes it",
         )
     health = session.health(state) if state.running else None
     if health is None or not health.ok:
         how = f"/health: {health.status}" if health else "it does not run"
         raise NothingServing(
             f"{session.service.name} does not serve ({how}), so there is nothing to measure",
-            remedy="`deployer status` shows how it is, `deployer converge` starts what is live",
+            remedy="`deployer status` shows its state, `deployer converge` starts what is live",
         )
     release = state.release(state.running_name)
     if release is None:
@@ -179,7 +178,7 @@ def _running(session: Session, state: ServiceState) -> Release:
 
 
 def _keep(session: Session, state: ServiceState, release: str, bench: BenchRun) -> str:
-    """Write the benchmark into its release; returns its name, such as ``0007-pp8@2``."""
+    """Write the benchmark into its release and return its name, such as ``0007-pp8@2``."""
     record = state.release(release)
     kept = record.benches if record else ()
     number = max((item.number for item in kept), default=0) + 1

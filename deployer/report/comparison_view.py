@@ -1,22 +1,20 @@
-"""A comparison as JSON and as tables of a terminal. Whatever is compared fits 100 columns."""
+"""A comparison as JSON, and as tables for a terminal of 100 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deployer.bench.comparison import RATES, Change, Comparison, Subject, value_of
+from deployer.bench.comparison import RATES, Comparison, Subject, value_of
 from deployer.bench.noise import sentence
 from deployer.bench.server import sentences
-from deployer.inspect.compare import Compared
+from deployer.inspect.compare import Compared, DifferentArgument
 from deployer.records.bench import ONE, BenchRun
 from deployer.report.bench_table import bench_view, doubts, number
-
-Json = dict[str, Any]
 
 TITLES = {
     "aggregate_tok_s": "aggregate, tok/s",
@@ -27,10 +25,40 @@ TITLES = {
 _STYLES = {True: "green", False: "red", None: "dim"}
 
 
-def all_doubts(found: Compared) -> list[str]:
+class Row(NamedTuple):
+    """One figure of a comparison in words; ``level`` is empty if it is that of the row before."""
+
+    level: str
+    figure: str
+    reference: str
+    value: str
+    change: str
+    verdict: str
+    better: bool | None
+
+
+def rows(comparison: Comparison) -> Iterator[Row]:
+    """Yield the figures of a comparison as they are view."""
+    last: int | None = None
+    for item in comparison.changes:
+        level = "one" if item.concurrency == ONE else str(item.concurrency)
+        unit: Literal["tok/s", "ms"] = "tok/s" if item.figure in RATES else "ms"
+        yield Row(
+            "" if item.concurrency == last else level,
+            TITLES[item.figure],
+            number(item.reference, unit),
+            number(item.value, unit),
+            "" if item.effect is None else str(item),
+            item.word(),
+            item.better,
+        )
+        last = item.concurrency
+
+
+def all_doubts(compared: Compared) -> list[str]:
     """Return what speaks against taking the figures at face value."""
-    texts = [f"not measured alike: {text}" for text in found.differences]
-    for subject in found.subjects:
+    texts = [f"not measured alike: {text}" for text in compared.differences]
+    for subject in compared.subjects:
         texts += subject.about.never_live
         for index, bench in enumerate(subject.benches):
             name = subject.label(index)
@@ -39,21 +67,21 @@ def all_doubts(found: Compared) -> list[str]:
     return texts
 
 
-def comparison_document(found: Compared) -> Json:
-    """The comparison as JSON. Values in tok/s and s, effects and intervals as shares of the reference."""
+def comparison_document(compared: Compared) -> dict[str, Any]:
+    """Return the comparison as JSON: values in tok/s and s, effects and intervals as shares of the reference."""
     return {
-        "reference": found.subjects[0].name,
-        "releases": [name for item in found.subjects for name in item.about.releases],
-        "subjects": [_subject(item) for item in found.subjects],
-        "comparisons": [item.as_json() for item in found.comparisons],
-        "noise": {**found.noise.as_json(), "text": sentence(found.noise)},
-        "arguments": list(found.arguments),
-        "differences": list(found.differences),
-        "doubts": all_doubts(found),
+        "reference": compared.subjects[0].name,
+        "releases": [name for item in compared.subjects for name in item.about.releases],
+        "subjects": [_subject(item) for item in compared.subjects],
+        "comparisons": [item.as_json() for item in compared.comparisons],
+        "noise": {**compared.noise.as_json(), "text": sentence(compared.noise)},
+        "arguments": [item.as_json() for item in compared.arguments],
+        "differences": list(compared.differences),
+        "doubts": all_doubts(compared),
     }
 
 
-def _subject(subject: Subject) -> Json:
+def _subject(subject: Subject) -> dict[str, Any]:
     keys = ("releases", "profile", "sglang", "model", "host", "gpus", "timeline")
     about = subject.about.as_json()
     return {
@@ -68,97 +96,73 @@ def _subject(subject: Subject) -> Json:
     }
 
 
-def comparison_view(found: Compared) -> RenderableType:
-    """Everyone's throughput (where there are more than two), then a table for each one against the reference."""
+def comparison_view(compared: Compared) -> RenderableType:
+    """The throughput of all (if there are more than two), then each one against the reference."""
     parts: list[RenderableType] = []
-    if len(found.subjects) > 2:
-        parts += [_overview(found), Text("")]
-    for comparison in found.comparisons:
-        parts += [_pair(comparison), *_settings(comparison, found.arguments)]
+    if len(compared.subjects) > 2:
+        parts += [_overview(compared), Text("")]
+    for comparison in compared.comparisons:
+        parts += [_pair(comparison), *_settings(comparison, compared.arguments)]
         parts.append(Text(comparison.sentences()[-1], style="bold"))
         parts += [Text(f"! set aside: {item}", style="yellow") for item in comparison.set_aside]
         parts.append(Text(""))
-    if len(found.subjects) == 2:
+    if len(compared.subjects) == 2:
         parts += [
             Text(f"{subject.name} {text}", style="dim")
-            for subject in found.subjects
+            for subject in compared.subjects
             for text in sentences(subject.benches[0])
         ]
-    parts += [Text(f"! {doubt}", style="yellow") for doubt in all_doubts(found)]
-    parts.append(Text(sentence(found.noise), style="dim"))
+    parts += [Text(f"! {doubt}", style="yellow") for doubt in all_doubts(compared)]
+    parts.append(Text(sentence(compared.noise), style="dim"))
     return Group(*parts)
 
 
-def measured_view(name: str, bench: BenchRun, found: Compared | None) -> RenderableType:
-    """One benchmark, and what it is against another one where that was asked for."""
-    return (
-        bench_view(name, bench)
-        if found is None
-        else Group(bench_view(name, bench), Text(""), comparison_view(found))
-    )
+def measured_view(name: str, bench: BenchRun, compared: Compared | None) -> RenderableType:
+    """One benchmark, and how it compares with another one, if requested."""
+    view = bench_view(name, bench)
+    return view if compared is None else Group(view, Text(""), comparison_view(compared))
 
 
-def _overview(found: Compared) -> Table:
-    shown = Table(
-        box=None, padding=(0, 2, 0, 0), header_style="dim", title_justify="left", title_style="bold"
-    )
-    shown.title = "tok/s (aggregate)"
-    shown.add_column("", overflow="fold")
-    for level in found.levels():
-        shown.add_column("one" if level == ONE else f"at {level}", justify="right")
-    for subject in found.subjects:
-        values = (value_of(subject, RATES[0], level) for level in found.levels())
-        shown.add_row(Text(subject.name), *(number(value, "tok/s") for value in values))
-    return shown
+def _overview(compared: Compared) -> Table:
+    view = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", title_justify="left", title_style="bold")
+    view.title = "tok/s (aggregate)"
+    view.add_column("", overflow="fold")
+    for level in compared.levels():
+        view.add_column("one" if level == ONE else f"at {level}", justify="right")
+    for subject in compared.subjects:
+        values = (value_of(subject, RATES[0], level) for level in compared.levels())
+        view.add_row(Text(subject.name), *(number(value, "tok/s") for value in values))
+    return view
 
 
 def _pair(comparison: Comparison) -> Table:
-    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    shown.add_column("level", justify="right")
-    shown.add_column("figure", no_wrap=True)
+    view = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    view.add_column("level", justify="right")
+    view.add_column("figure", no_wrap=True)
     for name in (comparison.reference, comparison.name):
-        shown.add_column(Text(name), justify="right", overflow="fold")
-    shown.add_column("change (98 % interval)", no_wrap=True)
-    shown.add_column("verdict", no_wrap=True)
-    last: int | None = None
-    for item in comparison.changes:
-        label = (
-            "" if item.concurrency == last else "one" if item.concurrency == ONE else str(item.concurrency)
-        )
-        last = item.concurrency
-        unit: Literal["tok/s", "ms"] = "tok/s" if item.figure in RATES else "ms"
-        style = _STYLES[item.better]
-        shown.add_row(
-            label,
-            TITLES[item.figure],
-            number(item.reference, unit),
-            number(item.value, unit),
-            Text(_change(item), style=style),
-            Text(item.word(), style=style),
-        )
-    return shown
+        view.add_column(Text(name), justify="right", overflow="fold")
+    view.add_column("change (98 % interval)", no_wrap=True)
+    view.add_column("verdict", no_wrap=True)
+    for row in rows(comparison):
+        style = _STYLES[row.better]
+        view.add_row(*row[:4], Text(row.change, style=style), Text(row.verdict, style=style))
+    return view
 
 
-def _change(item: Change) -> str:
-    return "" if item.effect is None else str(item)
-
-
-def _settings(comparison: Comparison, arguments: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """The arguments in which the two differ, a line each; those that only one has are told in one line."""
-    lines: list[Text] = []
-    only: dict[str, list[str]] = {comparison.reference: [], comparison.name: []}
-    for row in arguments:
-        values = row["values"]
-        if comparison.reference not in values or comparison.name not in values:
+def _settings(comparison: Comparison, arguments: Sequence[DifferentArgument]) -> list[Text]:
+    """The arguments in which the two differ, a line each; those that only one has share a line."""
+    lines: list[str] = []
+    names = (comparison.reference, comparison.name)
+    only: dict[str, list[str]] = {name: [] for name in names}
+    for argument in arguments:
+        if not all(name in argument.values for name in names):
             continue
-        one, two = values[comparison.reference], values[comparison.name]
-        if one is None and two is not None:
-            only[comparison.name].append(f"{row['name']} {two}".strip())
-        elif two is None and one is not None:
-            only[comparison.reference].append(f"{row['name']} {one}".strip())
-        elif one != two:
-            lines.append(Text(f"  {row['name']}: {one} -> {two}", style="dim"))
-    for name, words in only.items():
-        if words:
-            lines.append(Text(f"  only {name}: {', '.join(words)}", style="dim"))
-    return lines
+        values = [argument.values[name] for name in names]
+        present = [(name, value) for name, value in zip(names, values, strict=True) if value is not None]
+        if len(present) == 1:
+            [(name, value)] = present
+            only[name].append(f"{argument.name} {value}".strip())
+        elif values[0] != values[1]:
+            lines.append(f"  {argument.name}: {values[0]} -> {values[1]}")
+    lines += [f"  only {name}: {', '.join(words)}" for name, words in only.items() if words]
+    return [Text(line, style="dim") for line in lines]

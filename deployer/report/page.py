@@ -1,7 +1,7 @@
 """A comparison as one page: plots, verdicts, waterfalls of the starts, what differs, raw numbers. Pure.
 
-The page asks nothing of the network: style sheet, script (tooltips, hiding a line, copying the numbers) and plots are
-in it, and a content security policy forbids the rest.
+The page loads nothing from the network: style sheet, script (tooltips, hiding a line, copying the numbers) and plots
+are in it, and a content security policy forbids the rest.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from deployer.bench.comparison import Comparison, Subject, value_of
+from deployer.bench.comparison import Subject, value_of
 from deployer.bench.noise import sentence
 from deployer.bench.rates import rates_of
 from deployer.bench.server import sentences
@@ -23,42 +24,43 @@ from deployer.inspect.compare import Compared
 from deployer.records.bench import ONE, BenchRun, ClientFacts, Level, Quantiles, Singles
 from deployer.report.bench_table import number
 from deployer.report.charts import Axis, Point, Series, line_chart, swatch
-from deployer.report.comparison_view import TITLES, all_doubts, comparison_document
+from deployer.report.comparison_view import all_doubts, comparison_document, rows
 from deployer.report.interactive import figure
 from deployer.resources import shipped
 
-Json = dict[str, Any]
 AGGREGATE = "aggregate_tok_s"
 #: Parts of a bench document that are too long for a page; `bench.json` in the release has them.
 _LEFT_OUT = ("samples", "itl_histogram", "over_time")
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 
 
-def comparison_page(found: Compared, now: float | None = None, library: str = "") -> str:
+def comparison_page(compared: Compared, now: float | None = None, library: str = "") -> str:
     """The whole page as HTML; with the text of plotly.js as ``library`` its plots can be zoomed into."""
-    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
-    names = [subject.name for subject in found.subjects]
-    starts = waterfalls(found.subjects)
-    drawn = plots(found)
+    written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
+    names = [subject.name for subject in compared.subjects]
+    starts = waterfalls(compared.subjects)
+    drawn = plots(compared)
     return _template().render(
         title=" / ".join(names),
-        made=made,
+        written=written,
         legend=[(swatch(index), name) for index, name in enumerate(names)],
-        comparisons=[_verdicts(item) for item in found.comparisons],
-        noise=sentence(found.noise),
+        comparisons=[(item, list(rows(item))) for item in compared.comparisons],
+        kinds={True: "better", False: "worse", None: "open"},
+        noise=sentence(compared.noise),
         plots=drawn,
         library=Markup(library),
-        figures=_script_data([figure(*plot["drawn"]) for plot in drawn]) if library else "",
-        singles=_bars(found),
+        figures=_script_data([figure(plot.lines, plot.x, plot.y) for plot in drawn]) if library else "",
+        singles=_bars(compared),
         starts=starts,
-        phases=list(dict.fromkeys((bar["kind"], bar["phase"]) for row in starts for bar in row["bars"])),
-        said=_said(found),
-        arguments=[(row["name"], [row["values"].get(name) for name in names]) for row in found.arguments],
+        phases=list(dict.fromkeys((phase.kind, phase.name) for row in starts for phase in row.phases)),
+        servers=_servers(compared),
+        arguments=[(row.name, [row.values.get(name) for name in names]) for row in compared.arguments],
         names=names,
-        fingerprints=_fingerprints(found.subjects),
-        doubts=all_doubts(found) + [f"{c.name}: {item}" for c in found.comparisons for item in c.set_aside],
-        raw=_raw(found.subjects),
-        data=_embedded(found),
+        fingerprints=_fingerprints(compared.subjects),
+        doubts=all_doubts(compared)
+        + [f"{c.name}: {item}" for c in compared.comparisons for item in c.set_aside],
+        raw=_raw(compared.subjects),
+        data=_embedded(compared),
     )
 
 
@@ -77,61 +79,72 @@ def _template() -> Template:
 # --- plots ------------------------------------------------------------------------------------------------------
 
 
-def plots(found: Compared) -> list[Json]:
-    """``{"title", "note", "svg", "drawn"}`` of each plot with figures; the last is what it was drawn from."""
-    made = []
-    levels = found.levels()
-    lines = [_throughput(index, subject, levels) for index, subject in enumerate(found.subjects)]
-    if any(line.points for line in lines):
-        note = "Aggregate tok/s of all streams; small dots are single passes or starts."
-        axes = (Axis("requests in flight", levels, log=True), Axis("tok/s"))
-        made.append(_plot("Throughput against concurrency", note, lines, axes))
-    for key, title, note in (
-        (
-            "tpot_s",
+@dataclass(frozen=True)
+class Plot:
+    """One plot: its title, a note on it, its lines and axes."""
+
+    title: str
+    note: str
+    lines: Sequence[Series]
+    x: Axis
+    y: Axis
+
+    @property
+    def svg(self) -> Markup:
+        """The plot for paper, and for a browser without scripts."""
+        return line_chart(self.title, self.lines, self.x, self.y)
+
+
+def plots(compared: Compared) -> list[Plot]:
+    """Return the plots for which there are figures."""
+    levels = compared.levels()
+
+    def lines(draw: Callable[..., Series], *more: Any) -> list[Series]:
+        drawn = (draw(index, subject, *more) for index, subject in enumerate(compared.subjects))
+        return [line for line in drawn if line.points]
+
+    rates = Axis("tok/s")
+    drawn = [
+        Plot(
+            "Throughput against concurrency",
+            "Aggregate tok/s of all streams; small dots are single passes or starts.",
+            lines(_throughput, levels),
+            Axis("requests in flight", levels, log=True),
+            rates,
+        ),
+        Plot(
             "Time per token against throughput",
             "Median of the requests; the number is the concurrency.",
+            lines(_latency, levels, "tpot_s"),
+            rates,
+            Axis("ms"),
         ),
-        (
-            "ttft_s",
+        Plot(
             "Time to first token against throughput",
-            "Median, from the intent to send; queueing is in it.",
+            "Median, from the intent to send; it includes queueing.",
+            lines(_latency, levels, "ttft_s"),
+            rates,
+            Axis("ms"),
         ),
+    ]
+    for key, title, y in (
+        ("utilization", "GPUs busy against concurrency", Axis("%", top=100.0)),
+        ("power_w", "GPU power against concurrency", Axis("W per GPU")),
     ):
-        lines = [_latency(index, subject, levels, key) for index, subject in enumerate(found.subjects)]
-        if any(line.points for line in lines):
-            made.append(_plot(title, note, lines, (Axis("tok/s"), Axis("ms"))))
-    for key, title, unit in (
-        ("utilization", "GPUs busy against concurrency", "%"),
-        ("power_w", "GPU power against concurrency", "W a GPU"),
-    ):
-        lines = [_gpus(index, subject, levels, key) for index, subject in enumerate(found.subjects)]
-        seen = sorted({point.x for line in lines for point in line.points})
-        if seen:
-            top = 100.0 if key == "utilization" else None
-            note = (
-                "Mean over GPUs while the level was measured; the whisker spans the least and most busy GPU."
-            )
-            axes = (Axis("requests in flight", seen, log=True), Axis(unit, top=top))
-            made.append(_plot(title, note, lines, axes))
-    lines = [_course(index, subject) for index, subject in enumerate(found.subjects)]
-    if any(line.points for line in lines):
-        note = "Mean over GPUs; markers and numbers: the passes of the levels. Of several starts the first."
-        made.append(
-            _plot(
-                "GPUs busy over time",
-                note,
-                lines,
-                (Axis("s since the benchmark began"), Axis("%", top=100.0)),
-            )
+        gpus = lines(_gpus, levels, key)
+        seen = sorted({point.x for line in gpus for point in line.points})
+        note = "Mean over GPUs while the level was measured; the whisker spans the least and most busy GPU."
+        drawn.append(Plot(title, note, gpus, Axis("requests in flight", seen, log=True), y))
+    drawn.append(
+        Plot(
+            "GPUs busy over time",
+            "Mean over GPUs; markers and numbers are the passes of the levels. Of several starts the first.",
+            lines(_course),
+            Axis("s since the benchmark began"),
+            Axis("%", top=100.0),
         )
-    return made
-
-
-def _plot(title: str, note: str, lines: Sequence[Series], axes: tuple[Axis, Axis]) -> Json:
-    drawn = [line for line in lines if line.points]
-    svg = line_chart(title, drawn, *axes)
-    return {"title": title, "note": note, "svg": svg, "drawn": (drawn, *axes)}
+    )
+    return [plot for plot in drawn if plot.lines]
 
 
 def _throughput(index: int, subject: Subject, levels: Sequence[int]) -> Series:
@@ -214,81 +227,79 @@ def _at(level: int) -> str:
 # --- bars -------------------------------------------------------------------------------------------------------
 
 
-def _bars(found: Compared) -> list[Json]:
+class Bar(NamedTuple):
+    """A bar of a subject; ``width`` is in percent."""
+
+    number: int
+    name: str
+    text: str
+    width: float
+
+
+class Phase(NamedTuple):
+    """A phase of a start; ``left`` and ``width`` are in percent."""
+
+    name: str
+    kind: int
+    left: float
+    width: float
+    words: str
+
+
+class Waterfall(NamedTuple):
+    """The phases of one subject's start."""
+
+    name: str
+    total: str
+    phases: Sequence[Phase]
+
+
+def _bars(compared: Compared) -> list[Bar]:
     """The single stream of each subject, as a share of the fastest."""
-    rates = [(subject.name, value_of(subject, AGGREGATE, ONE)) for subject in found.subjects]
+    rates = [(subject.name, value_of(subject, AGGREGATE, ONE)) for subject in compared.subjects]
     top = max((rate for _, rate in rates if rate), default=None)
     if top is None:
         return []
     return [
-        {"number": index, "name": name, "text": number(rate, "tok/s"), "width": 100 * (rate or 0) / top}
+        Bar(index, name, number(rate, "tok/s"), 100 * (rate or 0) / top)
         for index, (name, rate) in enumerate(rates)
     ]
 
 
-def waterfalls(subjects: Sequence[Subject]) -> list[Json]:
-    """The phases of each subject's start (its first release's timeline), on one scale."""
+def waterfalls(subjects: Sequence[Subject]) -> list[Waterfall]:
+    """Return the phases of each subject's start (its first release's timeline), on one scale."""
+    spans = {
+        subject.name: [item for item in subject.about.timeline or () if item.seconds >= 0]
+        for subject in subjects
+    }
+    longest = max((sum(item.seconds for item in own) for own in spans.values()), default=0.0) or 1.0
+    order = list(dict.fromkeys(item.name for own in spans.values() for item in own))
     rows = []
-    for subject in subjects:
-        spans = [(item.name, item.seconds) for item in subject.about.timeline or () if item.seconds >= 0]
-        if spans:
-            rows.append((subject.name, spans))
-    longest = max((sum(seconds for _, seconds in spans) for _, spans in rows), default=0.0) or 1.0
-    order = list(dict.fromkeys(name for _, spans in rows for name, _ in spans))
-    made = []
-    for name, spans in rows:
-        began, bars = 0.0, []
-        for phase, seconds in spans:
-            bars.append(
-                {
-                    "phase": phase,
-                    "kind": order.index(phase) % 8,
-                    "left": round(100 * began / longest, 3),
-                    "width": round(100 * seconds / longest, 3),
-                    "words": f"{name}, {phase}: {seconds:.1f} s, from {began:.1f} s on",
-                }
-            )
-            began += seconds
-        made.append({"name": name, "total": f"{began:.1f} s", "bars": bars})
-    return made
+    for name, own in spans.items():
+        began, phases = 0.0, []
+        for item in own:
+            words = f"{name}, {item.name}: {item.seconds:.1f} s, from {began:.1f} s on"
+            left, width = (round(100 * seconds / longest, 3) for seconds in (began, item.seconds))
+            phases.append(Phase(item.name, order.index(item.name) % 8, left, width, words))
+            began += item.seconds
+        if phases:
+            rows.append(Waterfall(name, f"{began:.1f} s", phases))
+    return rows
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def _verdicts(comparison: Comparison) -> Json:
-    rows: list[Json] = []
-    last = None
-    for item in comparison.changes:
-        unit: Literal["tok/s", "ms"] = "tok/s" if item.figure.endswith("tok_s") else "ms"
-        rows.append(
-            {
-                "level": ""
-                if item.concurrency == last
-                else "one"
-                if item.concurrency == ONE
-                else item.concurrency,
-                "figure": TITLES[item.figure],
-                "values": (number(item.reference, unit), number(item.value, unit)),
-                "change": "" if item.effect is None else str(item),
-                "word": item.word(),
-                "kind": {True: "better", False: "worse", None: "open"}[item.better],
-            }
-        )
-        last = item.concurrency
-    names = (comparison.reference, comparison.name)
-    kind = {True: "better", False: "worse", None: "open"}[comparison.pooled.better]
-    return {"names": names, "rows": rows, "sentence": comparison.sentences()[-1], "kind": kind}
-
-
-def _said(found: Compared) -> list[tuple[str, list[str]]]:
-    """What each server did at each level, in its own words."""
-    said = [(subject.name, sentences(subject.benches[0])) for subject in found.subjects if subject.benches]
-    return [(name, lines) for name, lines in said if lines]
+def _servers(compared: Compared) -> list[tuple[str, list[str]]]:
+    """What each server did at each level, a sentence a level."""
+    texts = [
+        (subject.name, sentences(subject.benches[0])) for subject in compared.subjects if subject.benches
+    ]
+    return [(name, lines) for name, lines in texts if lines]
 
 
 def _fingerprints(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
-    rows: list[tuple[str, Callable[[Subject], Any]]] = [
+    facts: list[tuple[str, Callable[[Subject], Any]]] = [
         ("releases", lambda s: ", ".join(s.about.releases)),
         ("starts", lambda s: s.count()),
         ("SGLang", lambda s: s.about.sglang),
@@ -302,8 +313,8 @@ def _fingerprints(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
         ("client", lambda s: _client(s.benches[0].client)),
         ("gate's verdict", lambda s: s.about.verdict),
     ]
-    made = [(title, [str(value) if (value := of(s)) else "" for s in subjects]) for title, of in rows]
-    return [(title, values) for title, values in made if any(values)]
+    table = [(title, [str(value) if (value := of(s)) else "" for s in subjects]) for title, of in facts]
+    return [(title, values) for title, values in table if any(values)]
 
 
 def _counted(names: Sequence[str]) -> str:
@@ -332,8 +343,8 @@ def _client(client: ClientFacts | None) -> str:
 
 
 def _raw(subjects: Sequence[Subject]) -> list[list[str]]:
-    """A row a subject, benchmark and level."""
-    rows = []
+    """A row for each subject, benchmark and level."""
+    table = []
     for subject in subjects:
         for index, bench in enumerate(subject.benches):
             name = subject.name if len(subject.benches) == 1 else f"{subject.name} [{index + 1}]"
@@ -341,7 +352,7 @@ def _raw(subjects: Sequence[Subject]) -> list[list[str]]:
                 aggregate, steady = getattr(stage, AGGREGATE, None), getattr(stage, "steady_tok_s", None)
                 rate = bench.single_stream_tok_s if level == ONE else None
                 quantiles = (_quantiles(stage, key) for key in ("ttft_s", "tpot_s", "itl_s"))
-                rows.append(
+                table.append(
                     [
                         name,
                         "one" if level == ONE else str(level),
@@ -352,16 +363,16 @@ def _raw(subjects: Sequence[Subject]) -> list[list[str]]:
                         bench.trouble(stage),
                     ]
                 )
-    return rows
+    return table
 
 
-def _embedded(found: Compared) -> Markup:
+def _embedded(compared: Compared) -> Markup:
     """The comparison and the benchmarks without their samples."""
     document = {
-        **comparison_document(found),
+        **comparison_document(compared),
         "benches": {
             subject.name: [_without(bench.as_json()) for bench in subject.benches]
-            for subject in found.subjects
+            for subject in compared.subjects
         },
     }
     return _script_data(document, indent=1)

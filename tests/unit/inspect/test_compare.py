@@ -12,7 +12,13 @@ import pytest
 from deployer.bench import document
 from deployer.bench.load import run
 from deployer.errors import ConfigError, DeployerError, Refused, UsageError
-from deployer.inspect.compare import BenchStore, compare_words, different_arguments, subjects
+from deployer.inspect.compare import (
+    BenchStore,
+    DifferentArgument,
+    compare_words,
+    different_arguments,
+    subjects,
+)
 from deployer.records.bench import About
 from deployer.records.failure import Failure
 from deployer.records.release import BenchSummary, ModelRef, Release
@@ -86,7 +92,7 @@ def test_a_word_names_benchmarks(word: str, name: str, starts: tuple[str, ...]) 
     [
         (["9"], Refused, "no file, release or profile '9'"),
         (["9@1"], Refused, "no release '9'"),
-        (["5"], Refused, "it did not come that far"),
+        (["5"], Refused, "it did not get that far"),
         (["1@2"], Refused, "has no benchmark 2"),
         (["1", "0001"], UsageError, "0001-tp8 is named twice"),
         (["/nowhere.json"], ConfigError, "/nowhere.json cannot be read"),
@@ -131,9 +137,9 @@ def test_what_was_measured_otherwise_is_not_taken_together(tmp_path: Path) -> No
 def test_arguments_that_differ() -> None:
     rows = different_arguments(subjects(["1", "pp8"], shelf))
     assert rows == [
-        {"name": "--tp", "values": {"0001-tp8": "8", "0003-pp8": None}},
-        {"name": "--pp", "values": {"0001-tp8": None, "0003-pp8": "8"}},
-        {"name": "--disable-cuda-graph", "values": {"0001-tp8": None, "0003-pp8": ""}},
+        DifferentArgument("--tp", {"0001-tp8": "8", "0003-pp8": None}),
+        DifferentArgument("--pp", {"0001-tp8": None, "0003-pp8": "8"}),
+        DifferentArgument("--disable-cuda-graph", {"0001-tp8": None, "0003-pp8": ""}),
     ]
 
 

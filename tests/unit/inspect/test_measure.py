@@ -107,7 +107,7 @@ def test_a_change_that_was_left_under_way_comes_first(live_world: FakeWorld) -> 
     live_world.service("kimi").transition = {
         "from": LIVE, "to": "0002-x", "profile": "x", "step": "wait", "grace": 5.0, "started": 0.0
     }  # fmt: skip
-    with pytest.raises(Refused, match="a change to 0002-x was left under way"):
+    with pytest.raises(Refused, match="a change to 0002-x was left unfinished"):
         measured(live_world)
 
 
@@ -161,7 +161,7 @@ def test_a_server_that_hangs_since_its_benchmark_is_told_with_the_figures(live_w
     )
     assert found.name == f"{LIVE}@1", "what it did until then is kept"
     assert isinstance(found.trouble, NothingServing)
-    assert "1 requests were not answered, and now it does not serve (/health: 503)" in found.trouble.message
+    assert "1 requests were not answered, and it no longer serves (/health: 503)" in found.trouble.message
 
 
 def test_requests_that_failed_are_no_trouble_where_it_goes_on_serving(live_world: FakeWorld) -> None:

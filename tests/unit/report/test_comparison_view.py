@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from deployer.bench.comparison import Subject, compare
-from deployer.inspect.compare import Compared
+from deployer.inspect.compare import Compared, DifferentArgument
 from deployer.records.verdict import Noise
 from deployer.report.comparison_view import all_doubts, comparison_document, comparison_view
 from tests.unit.bench.test_comparison import bench, level, subject
@@ -75,9 +75,9 @@ def test_better_and_worse_have_their_colours() -> None:
 
 def test_differing_arguments_are_shown() -> None:
     rows = (
-        {"name": "--tp", "values": {"0001-tp8": "8", "0002-pp8-async": None}},
-        {"name": "--mem", "values": {"0001-tp8": "0.8", "0002-pp8-async": "0.9"}},
-        {"name": "--else", "values": {"0001-tp8": "0.8"}},
+        DifferentArgument("--tp", {"0001-tp8": "8", "0002-pp8-async": None}),
+        DifferentArgument("--mem", {"0001-tp8": "0.8", "0002-pp8-async": "0.9"}),
+        DifferentArgument("--else", {"0001-tp8": "0.8"}),
     )
     shown = text(compared(TP8, PP8, arguments=rows))
     assert "  --mem: 0.8 -> 0.9" in shown

@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deployer.bench.comparison import Subject
+from deployer.inspect.compare import DifferentArgument
 from deployer.records.bench import About
 from deployer.report.charts import Axis, Point, Series, line_chart, round_ticks
 from deployer.report.comparison_view import comparison_document
@@ -59,7 +60,7 @@ def made(name: str, share: float) -> Subject:
 
 
 FIVE = [made(f"000{n}-profile-{n}", 1 + n / 10) for n in range(1, 6)]
-ARGUMENTS = ({"name": "--pp-size", "values": {item.name: None if n else "8" for n, item in enumerate(FIVE)}},)
+ARGUMENTS = (DifferentArgument("--pp-size", {item.name: None if n else "8" for n, item in enumerate(FIVE)}),)
 
 
 class Tags(HTMLParser):
@@ -123,7 +124,7 @@ def test_everything_is_on_it() -> None:
 
 
 def test_gpus_over_time_are_a_line_with_a_point_a_pass() -> None:
-    (line, *others), _, _ = plots(compared(*FIVE))[-1]["drawn"]
+    line, *others = plots(compared(*FIVE))[-1].lines
     assert len(others) == 4
     assert len(line.path) == 46, "a row that says nothing of the GPUs is no place of the line"
     assert [point.label for point in line.points] == [str(at) for at in (8, 16, 32, 48, 64) for _ in range(2)]
@@ -138,7 +139,7 @@ def test_gpus_over_time_are_a_line_with_a_point_a_pass() -> None:
 def test_what_is_no_course_is_not_drawn(rows: Any) -> None:
     item = FIVE[0].benches[0]
     odd = subject("odd", {**item.as_json(), "over_time": rows}, releases=["x"])
-    assert "GPUs busy over time" not in {plot["title"] for plot in plots(compared(odd, odd))}
+    assert "GPUs busy over time" not in {plot.title for plot in plots(compared(odd, odd))}
 
 
 def test_it_asks_for_nothing_from_elsewhere() -> None:
@@ -182,7 +183,7 @@ def test_no_name_breaks_out_of_its_place(name: str) -> None:
             }
         ),
     )
-    page = comparison_page(compared(FIVE[1], odd, arguments=({"name": name, "values": {name: name}},)))
+    page = comparison_page(compared(FIVE[1], odd, arguments=(DifferentArgument(name, {name: name}),)))
     plain = comparison_page(compared(FIVE[1], FIVE[0]))
     kinds = {tag for tag, _ in read(page).found}
     assert kinds <= {tag for tag, _ in read(plain).found}
@@ -193,7 +194,7 @@ def test_no_name_breaks_out_of_its_place(name: str) -> None:
 def test_what_was_not_measured_has_no_plot() -> None:
     old = subject("old", {"levels": [{"concurrency": 8, "aggregate_tok_s": 100.0}]})
     found = compared(old, subject("new", {"levels": []}))
-    assert [plot["title"] for plot in plots(found)] == ["Throughput against concurrency"]
+    assert [plot.title for plot in plots(found)] == ["Throughput against concurrency"]
     page = comparison_page(found)
     read(page)
     assert "How they started" not in page
@@ -202,12 +203,12 @@ def test_what_was_not_measured_has_no_plot() -> None:
 
 def test_starts_are_on_one_scale() -> None:
     rows = waterfalls([made("a", 1.0), made("b", 3.0), subject("c", bench())])
-    assert [(row["name"], row["total"]) for row in rows] == [("a", "78.5 s"), ("b", "103.5 s")]
-    last = rows[1]["bars"][-1]
-    assert last["left"] + last["width"] == pytest.approx(100, abs=0.01)
-    first = rows[0]["bars"]
-    assert first[1]["left"] == pytest.approx(first[0]["width"])
-    assert [bar["kind"] for bar in first] == [bar["kind"] for bar in rows[1]["bars"]]
+    assert [(row.name, row.total) for row in rows] == [("a", "78.5 s"), ("b", "103.5 s")]
+    last = rows[1].phases[-1]
+    assert last.left + last.width == pytest.approx(100, abs=0.01)
+    first = rows[0].phases
+    assert first[1].left == pytest.approx(first[0].width)
+    assert [phase.kind for phase in first] == [phase.kind for phase in rows[1].phases]
 
 
 values = st.floats(1e-6, 1e9)
