@@ -139,7 +139,7 @@ class Checker:
             version=version,
             flags_of=str(facts.table.version),
             findings=(*missing, *report.findings),
-            unasked=report.unasked,
+            unasked=report.skipped,
             answer=answer,
             changing=change_under_way(state, service),
         )

@@ -116,10 +116,10 @@ class Flags(tuple[Flag, ...]):
 
 @dataclass(frozen=True)
 class FlagTable:
-    """All flags of one version. ``note`` says so if it is another version than ``asked``, the requested one."""
+    """All flags of one version. ``note`` says so if ``version`` is not the ``requested`` one."""
 
     version: Version
-    asked: Version
+    requested: Version
     flags: Flags
     note: str | None = None
     #: Whether the lists of choices are known to be complete: as in the version's running parser.
@@ -135,9 +135,9 @@ class FlagTable:
     @property
     def title(self) -> str:
         """The version for a sentence, and the version whose flags are used if that is another one."""
-        if self.version == self.asked:
+        if self.version == self.requested:
             return f"SGLang {self.version}"
-        return f"SGLang {self.asked} (by the flags of {self.version})"
+        return f"SGLang {self.requested} (by the flags of {self.version})"
 
     @property
     def strict(self) -> bool:
@@ -147,7 +147,7 @@ class FlagTable:
         version may have others: only a table read from, or compared with, the running parser of exactly this version
         is certain.
         """
-        return self.complete and self.version == self.asked
+        return self.complete and self.version == self.requested
 
 
 @dataclass(frozen=True)
@@ -194,19 +194,19 @@ def flag_table(version: str | None, learned: Path | None = None) -> FlagTable:
         newest = known[-1]
         note = f"the SGLang version on the host is unknown; flags are those of {newest.version}"
         return _table(newest, newest.version, note)
-    asked = parse_version(version)
-    fitting = [candidate for candidate in known if candidate.version <= asked]
+    requested = parse_version(version)
+    fitting = [candidate for candidate in known if candidate.version <= requested]
     if not fitting:
         raise ConfigError(
-            f"SGLang {asked} is older than {known[0].version}, the oldest version whose flags are known",
+            f"SGLang {requested} is older than {known[0].version}, the oldest version whose flags are known",
             remedy="install a later SGLang on the host, or read its flags with `deployer sglang learn`",
         )
     nearest = fitting[-1]
     inexact = (
-        f"the flags of SGLang {asked} are not known exactly; those of {nearest.version} were used "
+        f"the flags of SGLang {requested} are not known exactly; those of {nearest.version} were used "
         "(`deployer sglang learn` reads them from the host)"
     )
-    return _table(nearest, asked, None if nearest.version == asked else inexact)
+    return _table(nearest, requested, None if nearest.version == requested else inexact)
 
 
 def defaults(version: str | None, learned: Path | None = None) -> Mapping[str, Any]:
@@ -224,10 +224,10 @@ def history(option: str, learned: Path | None = None) -> tuple[Version, ...]:
     return tuple(table.version for table in tables if option in table.by_name)
 
 
-def _table(file: TableFile, asked: Version, note: str | None) -> FlagTable:
+def _table(file: TableFile, requested: Version, note: str | None) -> FlagTable:
     if not file.learned:
         complete, flags = _read(file.path)
-        return FlagTable(file.version, asked, flags, note, complete)
+        return FlagTable(file.version, requested, flags, note, complete)
     try:
         info = file.path.stat()
         complete, flags = _read_learned(file.path, info.st_mtime_ns, info.st_size)
@@ -237,7 +237,7 @@ def _table(file: TableFile, asked: Version, note: str | None) -> FlagTable:
             f"the flag table {printable(str(file.path), 400)} is damaged: {why}",
             remedy="read it from the host again with `deployer sglang learn`, or remove the file",
         ) from None
-    return FlagTable(file.version, asked, flags, note, complete, file.path)
+    return FlagTable(file.version, requested, flags, note, complete, file.path)
 
 
 @cache

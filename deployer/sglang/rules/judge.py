@@ -54,7 +54,7 @@ class Report:
     """The judgement: findings, the most serious first, and the rules that lacked a fact with what they lacked."""
 
     findings: tuple[Finding, ...]
-    unasked: Mapping[str, tuple[Need, ...]]
+    skipped: Mapping[str, tuple[Need, ...]]
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
         """Return the findings of one severity."""
@@ -74,13 +74,13 @@ class Report:
 def judge(facts: Facts, rules: Iterable[Rule] | None = None) -> Report:
     """Apply all rules (or those given); findings of one severity are in the order of the reference."""
     findings: list[Finding] = []
-    unasked: dict[str, tuple[Need, ...]] = {}
+    skipped: dict[str, tuple[Need, ...]] = {}
     for rule in RULES.values() if rules is None else rules:
         if lacks := rule.lacks(facts):
-            unasked[rule.id] = tuple(sorted(lacks))
+            skipped[rule.id] = tuple(sorted(lacks))
         else:
             findings += rule.findings(facts)
-    return Report(_ranked(_one_error_a_place(findings)), unasked)
+    return Report(_ranked(_one_error_a_place(findings)), skipped)
 
 
 def _one_error_a_place(findings: list[Finding]) -> list[Finding]:

@@ -73,8 +73,8 @@ def flag_gone_later(facts: Facts) -> Iterator[Hit]:
 
 @THEME.rule("flags-inexact")
 def flags_inexact(facts: Facts) -> Iterator[Hit]:
-    if facts.table.version != facts.table.asked:
-        yield Hit(f"SGLang {facts.table.asked} is judged by the flags of {facts.table.version}")
+    if facts.table.version != facts.table.requested:
+        yield Hit(f"SGLang {facts.table.requested} is judged by the flags of {facts.table.version}")
 
 
 @THEME.rule("package-pins")

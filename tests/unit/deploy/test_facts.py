@@ -48,7 +48,7 @@ def test_shipped_profiles_have_no_errors(inventory: Path, name: str) -> None:
     for version in (None, "0.5.12.post1", "0.5.23"):
         report = judge(Facts.of(profile(name), service, site.host(service.host), version))
         assert report.of(Severity.ERROR) == ()
-        assert {"weights-fit", "heads-divide-tp"} <= set(report.unasked)
+        assert {"weights-fit", "heads-divide-tp"} <= set(report.skipped)
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -57,7 +57,7 @@ def test_on_the_practice_host_only_what_is_too_small_has_errors(name: str) -> No
     report = judge(observed_facts(profile(name), site.service(), site.host("practice-1"), practice_host()))
     small = profile(name).gpus < 8
     assert [item.rule for item in report.of(Severity.ERROR)] == (["weights-fit"] if small else [])
-    assert set(report.unasked) <= {"package-pins", "python-version"}
+    assert set(report.skipped) <= {"package-pins", "python-version"}
 
 
 def test_facts_of_a_host() -> None:
