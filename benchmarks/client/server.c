@@ -497,8 +497,13 @@ static void wait_until(struct thread *t)
         double due = t->heap[0]->due;
         alarm.it_value.tv_sec = (time_t)due;
         alarm.it_value.tv_nsec = (long)(1e9 * (due - (double)(time_t)due)) + 1;
+        if (alarm.it_value.tv_nsec >= 1000000000) { /* just before a full second */
+            alarm.it_value.tv_sec++;
+            alarm.it_value.tv_nsec -= 1000000000;
+        }
     }
-    timerfd_settime(t->timer, TFD_TIMER_ABSTIME, &alarm, NULL);
+    if (timerfd_settime(t->timer, TFD_TIMER_ABSTIME, &alarm, NULL) < 0)
+        die("timerfd_settime");
 }
 
 static void *run(void *argument)

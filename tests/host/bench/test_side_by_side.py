@@ -77,6 +77,14 @@ def test_streams_in_step_get_their_tokens_at_the_same_moments(slow: server.Serve
     one_within(gap / 5, lateness)
 
 
+def test_streams_in_step_go_on_over_a_full_second(slow: server.Server) -> None:
+    """A moment may be the last one before a full second that can be told apart from it."""
+    slow.schedule(0.1, 0.1, in_step=True)
+    body = {"prompt": "a", "max_tokens": 12, "stream": True}
+    answer = httpx.post(f"{slow.url}/v1/completions", json=body, timeout=PATIENCE / 4)
+    assert answer.content.count(b"data: {") == 12
+
+
 def test_the_log_is_told_once(slow: server.Server) -> None:
     measured(BY_NAME["Protocol by hand"], 2, slow)
     assert slow.log() == []
