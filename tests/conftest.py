@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(place.partition("/")[0])
         if place.startswith("e2e/"):
             # Whole commands on a machine that runs several of them at once take their time.
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(1200))
         if place.startswith("e2e/sglang/"):
             item.add_marker("sglang")
 

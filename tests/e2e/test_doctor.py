@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Site, finished
-from tests.patience import PATIENCE, one_within, until
+from tests.patience import PATIENCE, one_right, until
 
 METRICS = "[services.kimi.extra_args]\nenable-metrics = true\n"
 
@@ -166,11 +166,19 @@ SILENT, *OTHERS = TROUBLES
 
 @pytest.mark.alone
 def test_an_nvidia_smi_that_never_answers_costs_seconds(live_site: Site) -> None:
-    one_within(15.0, lambda _: float(looked_with(live_site, SILENT)["seconds"]))
+    def within_seconds() -> None:
+        assert looked_with(live_site, SILENT)["seconds"] < 15
+
+    one_right(within_seconds)
 
 
 @pytest.mark.parametrize("script", OTHERS)
 def test_an_nvidia_smi_in_trouble_is_told(live_site: Site, script: str) -> None:
+    # On a busy machine doctor may run out of its time before it has seen this.
+    one_right(lambda: told(live_site, script))
+
+
+def told(live_site: Site, script: str) -> None:
     assert looked_with(live_site, script)["seconds"] < 90, "it is not waited for"
 
 
@@ -183,7 +191,7 @@ def looked_with(live_site: Site, script: str) -> Any:
     finally:
         live_site.host.run(["rm", tool])
     assert document["ok"] is True
-    assert TROUBLES[script] in findings(document)["gpus-unseen"]["message"]
+    assert TROUBLES[script] in findings(document).get("gpus-unseen", {}).get("message", "")
     assert "drift" not in findings(document)
     assert "gpu-shared" in {item["id"] for item in document["unknown"]}
     return document

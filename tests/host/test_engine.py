@@ -22,6 +22,8 @@ from tests.patience import PATIENCE, one_within, until
 
 ENGINE = Path(__file__).resolve().parents[2] / "deployer_rehearsal" / "engine"
 HOST = "127.0.77.1"
+#: Without this httpx reads all certificates for each request, which takes a busy machine long.
+PLAIN: dict[str, Any] = {"trust_env": False, "verify": False}
 OLD, NEW = "0.5.12.post1", "0.5.23"
 VERSIONS = pytest.mark.parametrize("version", [OLD, NEW])
 
@@ -72,10 +74,10 @@ class Engine:
         return self.log_path.read_text(errors="replace")
 
     def get(self, path: str, timeout: float = PATIENCE, **kwargs: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=timeout, trust_env=False, **kwargs)
+        return httpx.get(self.url + path, timeout=timeout, **PLAIN, **kwargs)
 
     def post(self, path: str, body: Any, timeout: float = PATIENCE, **kwargs: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=timeout, trust_env=False, **kwargs)
+        return httpx.post(self.url + path, json=body, timeout=timeout, **PLAIN, **kwargs)
 
     def wait_for(self, text: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -311,7 +313,7 @@ def test_completions(start: Start) -> None:
 
 def stream(engine: Engine, path: str, body: dict[str, Any]) -> list[Any]:
     events: list[Any] = []
-    with httpx.stream("POST", engine.url + path, json=body, timeout=30, trust_env=False) as response:
+    with httpx.stream("POST", engine.url + path, json=body, timeout=30, **PLAIN) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         for line in response.iter_lines():
             if line:
@@ -516,7 +518,7 @@ def test_tokens_come_at_the_speed_of_the_model(start: Start) -> None:
     def error(_: int) -> float:
         stamps = []
         with httpx.stream(
-            "POST", engine.url + "/v1/completions", json=body, timeout=PATIENCE, trust_env=False
+            "POST", engine.url + "/v1/completions", json=body, timeout=PATIENCE, **PLAIN
         ) as response:
             for chunk in response.iter_raw():
                 stamps.append((time.monotonic(), chunk.count(b"finish_reason")))
