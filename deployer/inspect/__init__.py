@@ -1,4 +1,6 @@
-"""What only looks: `status`, `history`, `diagnose`, `compare`, `doctor`; and `measure`, which puts load on what runs.
+"""Everything that looks and changes nothing that serves.
 
-Nothing here changes what serves. Start with `status`.
+A module for each command: `status`, `history` (and `logs`), `check`, `diagnose` (with `log_file`), `compare`, `learn`,
+the package `doctor`; and `measure`, which puts load on what runs. Each returns records, whose ``as_json`` is the
+command's document. Start with `status`.
 """

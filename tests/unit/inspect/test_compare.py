@@ -100,7 +100,9 @@ def test_a_word_names_benchmarks(word: str, name: str, starts: tuple[str, ...]) 
         (["1++2"], Refused, "''"),
     ],
 )
-def test_what_names_nothing_is_told(words: list[str], error: type[DeployerError], said: str) -> None:
+def test_a_word_that_names_nothing_is_an_error(
+    words: list[str], error: type[DeployerError], said: str
+) -> None:
     with pytest.raises(error) as caught:
         subjects(words, shelf)
     assert said in caught.value.message
@@ -120,7 +122,7 @@ def test_a_file_needs_no_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"bench": 3}', '{"levels": 3}', "\x00"])
-def test_a_file_that_is_no_benchmark_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_benchmark_is_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"x\.json is not"):
@@ -151,7 +153,7 @@ def test_a_damaged_benchmark_is_left_out_of_the_noise() -> None:
     assert shelf().noise().starts == 4
 
 
-def test_what_is_not_comparable_is_refused_unless_it_is_wanted(tmp_path: Path) -> None:
+def test_what_is_not_comparable_is_refused_unless_anyway(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps(bench(50.0, place="operator")))
     with pytest.raises(Refused) as caught:

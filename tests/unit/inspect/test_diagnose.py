@@ -55,7 +55,7 @@ def world(log: tuple[str, ...], **changes: Any) -> FakeWorld:
     return made
 
 
-def test_a_server_that_runs_is_no_failure() -> None:
+def test_a_server_that_runs_did_not_fail() -> None:
     made = world(tuple(until("ready", "TP0")))
     with opened(made) as here:
         found = of_service(here)
@@ -66,7 +66,9 @@ def test_a_server_that_runs_is_no_failure() -> None:
     assert "the server is ready" in render(found)
 
 
-def test_a_run_that_systemd_began_by_itself_says_where_the_reason_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_systemd_began_by_itself_names_the_command_for_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = world(tuple(until("load", "TP0")))
     with opened(made) as here:
         state = here.state()
@@ -93,7 +95,7 @@ def test_a_server_that_died_is_explained_with_line_numbers() -> None:
     assert f"{found.cause.numbers[0]} [2026-01-01" in shown
 
 
-def test_the_kernels_word_is_asked_for() -> None:
+def test_the_kernels_messages_are_read() -> None:
     made = world((*until("load", "TP0"), *QUIT), fails_after=0.0)
     made.kernel_log = ("Out of memory: Killed process 4711 (sglang::schedul) total-vm:1kB",)
     with opened(made) as here:
@@ -260,7 +262,7 @@ def test_a_stream_without_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
     assert "it goes on after" in str(found.origin["unread"])
 
 
-def test_an_archive_that_ends_too_early_is_told(tmp_path: Path) -> None:
+def test_an_archive_that_ends_too_early_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "server.log.gz"
     path.write_bytes(gzip.compress(long_log())[:-200])
     found = of_file(str(path))
@@ -328,7 +330,7 @@ def test_millions_of_short_lines_are_as_bounded(encoding: str, end: str) -> None
         (b"", True),
     ],
 )
-def test_what_is_no_text_is_no_log(data: bytes, text: bool, tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_not_a_log(data: bytes, text: bool, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_bytes(data)
     if text:

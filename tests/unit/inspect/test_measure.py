@@ -63,7 +63,7 @@ def test_compare_and_history_know_it(live_world: FakeWorld) -> None:
     assert any("1@1" in line and "measured" in line and "90 at 2" in line for line in shown.splitlines())
 
 
-def test_it_asks_for_what_the_release_was_measured_with_and_for_what_is_wished(live_world: FakeWorld) -> None:
+def test_settings_are_the_releases_own_and_those_requested(live_world: FakeWorld) -> None:
     asked: list[Any] = []
     document = bench()
 
@@ -90,7 +90,7 @@ def test_nobody_else_may_be_at_work(live_world: FakeWorld) -> None:
     assert "run" not in {op for op, _ in live_world.calls}
 
 
-def test_others_are_told_what_it_is_for(live_world: FakeWorld) -> None:
+def test_others_see_what_the_lease_is_for(live_world: FakeWorld) -> None:
     seen: list[Any] = []
 
     def ran(args: Any) -> Any:
@@ -154,7 +154,7 @@ def after_it(made: FakeWorld, what: Callable[[], None], **level: Any) -> Measure
         return measure(opened, {}, Silent(), BenchStore.of(opened))
 
 
-def test_a_server_that_hangs_since_its_benchmark_is_told_with_the_figures(live_world: FakeWorld) -> None:
+def test_a_server_that_hangs_after_its_benchmark_is_reported_with_the_figures(live_world: FakeWorld) -> None:
     healthy = live_world.engines[LIVE].http
     found = after_it(
         live_world, lambda: healthy.update({"/health": (503, "")}), completed=1, failed={"stalled": 1}
@@ -164,7 +164,7 @@ def test_a_server_that_hangs_since_its_benchmark_is_told_with_the_figures(live_w
     assert "1 requests were not answered, and it no longer serves (/health: 503)" in found.trouble.message
 
 
-def test_requests_that_failed_are_no_trouble_where_it_goes_on_serving(live_world: FakeWorld) -> None:
+def test_failed_requests_are_no_trouble_if_the_server_goes_on_serving(live_world: FakeWorld) -> None:
     assert after_it(live_world, lambda: None, completed=1, failed={"http-500": 1}).trouble is None
 
 

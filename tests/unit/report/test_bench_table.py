@@ -58,7 +58,7 @@ TWO = {
 }
 
 
-def test_what_speaks_against_a_comparison_is_said() -> None:
+def test_doubts_about_a_benchmark_are_shown() -> None:
     odd = bench(26.0, {8: 100.0}, stopped="interrupted (SIGINT) during level 16")
     odd["levels"][0].update(completed=5, client={"client_limited": True})
     odd["foreign_traffic"] = {"value": True}

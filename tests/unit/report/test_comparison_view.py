@@ -85,7 +85,7 @@ def test_differing_arguments_are_shown() -> None:
     assert "--else" not in shown
 
 
-def test_what_speaks_against_it_is_said() -> None:
+def test_doubts_are_shown() -> None:
     cut = bench(level(8, 100.0), budget={"cut": ["level 64, pass 2: left out, the time was used up"]})
     found = compared(TP8, subject("b", cut), differences=("b: place",))
     assert all_doubts(found) == [

@@ -64,7 +64,7 @@ def test_only_the_page_that_is_to_have_it_has_it() -> None:
     assert with_it.count('<svg class="plot"') == 6, "for paper, and where no script runs"
 
 
-def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {name!r}")
 

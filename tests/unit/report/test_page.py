@@ -136,13 +136,13 @@ def test_gpus_over_time_are_a_line_with_a_point_a_pass() -> None:
     "rows",
     [None, "x", [1], [{"t_s": "1"}], [{"t_s": True, "utilization": "n"}], [{"t_s": 1e999, "utilization": 1}]],
 )
-def test_what_is_no_course_is_not_drawn(rows: Any) -> None:
+def test_a_damaged_course_is_not_drawn(rows: Any) -> None:
     item = FIVE[0].benches[0]
     odd = subject("odd", {**item.as_json(), "over_time": rows}, releases=["x"])
     assert "GPUs busy over time" not in {plot.title for plot in plots(compared(odd, odd))}
 
 
-def test_it_asks_for_nothing_from_elsewhere() -> None:
+def test_it_loads_nothing() -> None:
     page = comparison_page(compared(*FIVE))
     tags = read(page)
     assert {value for _, attrs in tags.found for key, value in attrs.items() if key in ("src", "href")} == {

@@ -14,7 +14,7 @@ from deployer.records.bench import BenchRun
 from deployer.report.files import STDOUT, append, check_exports, replace, write_exports
 
 
-def test_files_that_cannot_be_written_are_told_beforehand(tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_are_an_error_beforehand(tmp_path: Path) -> None:
     for one, two, said in (
         (tmp_path / "no" / "x", None, "no folder"),
         (None, tmp_path / "no" / "x", "no folder"),
