@@ -24,7 +24,12 @@ class Model(BaseModel):
     """Base of everything that is read from a file: closed, frozen, and without conversions between types."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        defer_build=True,  # a command builds the models that it uses
     )
 
 

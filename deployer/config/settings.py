@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from dotenv.parser import parse_stream
-from pydantic import Field, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from deployer.config.problems import Problem, complain, load_toml, problems_of, read_text
+from deployer.config.problems import (
+    Problem,
+    complain,
+    load_toml,
+    problems_of,
+    read_text,
+)
 from deployer.config.secrets import LocalPath
 from deployer.config.wording import printable, shown, unknown
 
@@ -29,12 +28,10 @@ with warnings.catch_warnings():
     # `json` is also a deprecated method of pydantic's, which is not called here.
     warnings.filterwarnings("ignore", message='Field name "json"')
 
-    class Settings(BaseSettings):
+    class Settings(BaseModel):
         """The settings of the tool; `load_settings` reads them."""
 
-        model_config = SettingsConfigDict(
-            env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True, hide_input_in_errors=True
-        )
+        model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
         inventory: LocalPath | None = Field(None, description="the inventory")
         profiles: LocalPath | None = Field(None, description="folder of the site's own profiles")
@@ -57,50 +54,35 @@ def load_settings(flags: Mapping[str, Any] | None = None, folder: Path | None = 
     (default: the working directory), and paths in them begin there.
     """
     here = folder if folder is not None else Path.cwd()
-    options = {name: value for name, value in (flags or {}).items() if value is not None}
-    dotenv = _dotenv(here / ".env")
-    toml = _toml(here / FILE)
-
-    class Sources(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            files = (InitSettingsSource(settings_cls, init_kwargs=values) for values in (dotenv, toml))
-            return init_settings, env_settings, *files
-
+    # The strongest first: each setting is the one of the first source that has it.
+    sources: dict[str, Mapping[str, Any]] = {
+        "the command line": {name: value for name, value in (flags or {}).items() if value is not None},
+        "the environment": _environment(),
+        str(here / ".env"): _dotenv(here / ".env"),
+        str(here / FILE): _toml(here / FILE),
+    }
+    values: dict[str, Any] = {}
+    for source in sources.values():
+        values = {**source, **values}
     try:
-        settings = Sources(**options)
+        return Settings(**values)
     except ValidationError as error:
-        sources = (
-            ("the command line", options),
-            ("the environment", _environment()),
-            (str(here / ".env"), dotenv),
-            (str(here / FILE), toml),
-        )
         raise complain(
             "settings", list(_from(error, sources)), remedy="correct them at their source"
         ) from None
-    return Settings.model_construct(**{name: getattr(settings, name) for name in Settings.model_fields})
 
 
 def _environment() -> dict[str, str]:
-    return {
-        name.upper().removeprefix(PREFIX).lower(): value
-        for name, value in os.environ.items()
-        if name.upper().startswith(PREFIX) and value
-    }
+    """Return the DEPLOYER_* variables that are settings; others belong to other programs."""
+    variables = {name.upper(): value for name, value in os.environ.items() if value}
+    names = {name: f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    return {name: variables[variable] for name, variable in names.items() if variable in variables}
 
 
-def _from(error: ValidationError, sources: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Problem]:
+def _from(error: ValidationError, sources: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
     for problem in problems_of(error, Settings):
         name = str(problem.path[0]) if problem.path else ""
-        where = next((place for place, values in sources if name in values), "the command line")
+        where = next((place for place, values in sources.items() if name in values), "the command line")
         shown_name = f"{PREFIX}{name.upper()}" if where == "the environment" else name
         yield Problem((), f"{shown_name} in {printable(where)}: {problem.text}")
 
@@ -109,6 +91,8 @@ def _dotenv(path: Path) -> dict[str, str]:
     """Return the DEPLOYER_* variables of a .env file; the others there belong to other programs."""
     if not path.exists():
         return {}
+    from dotenv.parser import parse_stream
+
     problems, values = [], {}
     for binding in parse_stream(StringIO(read_text(path, "the file"))):
         if binding.error:
