@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,8 +106,11 @@ class App:
 
     # -- hosts --------------------------------------------------------------------------------------------------
 
-    def connect(self, host: HostConfig) -> Host:
-        """Open a connection. Prompts for a sudo password if sudo requires one and there is a terminal."""
+    def connect(self, host: HostConfig, *, meanwhile: Sequence[str] = ()) -> Host:
+        """Open a connection, and import the modules ``meanwhile``.
+
+        Prompts for a sudo password if sudo requires one and there is a terminal.
+        """
         from deployer.host.connect import connect
 
         def prompt_for_password(prompt: str) -> str:
@@ -112,21 +119,31 @@ class App:
             except UnicodeDecodeError as error:
                 raise UsageError("the password is not valid text in this terminal's encoding") from error
 
+        load_in_background(meanwhile)
         return connect(host, password_prompt=prompt_for_password if self.interactive else None)
 
-    def session(self, command: str, service: ServiceConfig | None = None) -> Session:
-        """An unopened session with the host of ``service`` (default: the service of -s, or the only one)."""
+    @contextmanager
+    def session(
+        self, command: str, service: ServiceConfig | None = None, *, meanwhile: Sequence[str] = ()
+    ) -> Iterator[Session]:
+        """A session with the host of ``service`` (default: the service of -s, or the only one).
+
+        ``meanwhile`` are modules to import while the connection is made.
+        """
+        service = service or self.service()
+        config = self.inventory.host(service.host)
+        templates, learned = self.template_folders(), self.flags_folder()
+        first = [self.connect(config, meanwhile=("deployer.deploy.session", *meanwhile))]
+
+        def connect(host: HostConfig) -> Host:
+            return first.pop() if first else self.connect(host)
+
         from deployer.deploy.session import Session
 
-        service = service or self.service()
-        return Session(
-            service,
-            self.inventory.host(service.host),
-            self.connect,
-            command=command,
-            templates=self.template_folders(),
-            learned=self.flags_folder(),
-        )
+        with Session(
+            service, config, connect, command=command, templates=templates, learned=learned
+        ) as session:
+            yield session
 
     @property
     def interactive(self) -> bool:
@@ -190,3 +207,14 @@ def has_working_directory() -> bool:
     except OSError:
         return False
     return True
+
+
+def load_in_background(modules: Sequence[str]) -> None:
+    """Import modules in a thread; whoever needs one imports it as well, and meets what went wrong."""
+
+    def load() -> None:
+        with suppress(Exception):
+            for module in modules:
+                import_module(module)
+
+    threading.Thread(target=load, name="imports", daemon=True).start()

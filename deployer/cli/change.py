@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from deployer.deploy.session import Session
     from deployer.records.verdict import Verdict
 
+#: Imported while a change connects.
+CHANGE_MODULES = ("deployer.deploy.rollback", "deployer.report.change_view")
+
 yes_option = click.option(
     "--yes", "-y", is_flag=True, help="Restart what is live without asking for confirmation."
 )
@@ -73,18 +76,23 @@ def run_change(
     from deployer.deploy.outcomes import interrupted_outcome, refused_outcome
 
     service = app.service()
-    session = app.session(command)
+    session: Session | None = None
     reporter = app.reporter()
     try:
         reporter.step(Step.CONNECT)
-        with session:
+        with app.session(command, meanwhile=CHANGE_MODULES) as session:
             hello = session.client.hello()
             name = session.host_config.name
             label = name if name == hello.hostname else f"{name} ({hello.hostname})"
             reporter.done(f"{label}, systemd {hello.systemd}")
             outcome = work(session, reporter)
     except KeyboardInterrupt:
-        outcome = interrupted_outcome(session, profile, lambda: app.session("status after an interruption"))
+        outcome = interrupted_outcome(
+            service.name,
+            profile,
+            changing=session is not None and session.changing,
+            reopen=lambda: app.session("status after an interruption"),
+        )
     except DeployerError as error:
         if not app.as_json:
             raise

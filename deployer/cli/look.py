@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from deployer.deploy.session import Session
     from deployer.inspect.status import StatusReport
 
+#: Imported while `status` connects.
+STATUS_MODULES = ("deployer.inspect.status", "deployer.report.service_view", "deployer.cli.console")
+
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Show it again every few seconds until Ctrl-C.")
@@ -49,7 +52,7 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
         raise UsageError(
             "--watch redraws a terminal and cannot be one JSON document", remedy="leave out one of the two"
         )
-    with app.session("status") as session:
+    with app.session("status", meanwhile=STATUS_MODULES) as session:
         from deployer.inspect.status import status as current_status
 
         report = current_status(session)

@@ -22,7 +22,7 @@ from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.rollout import Rollout
-from deployer.deploy.session import Session
+from deployer.deploy.session import HealthProbe, Session
 from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
 from deployer.records.host import HostState, Transition
@@ -112,10 +112,11 @@ class Preview:
 
 def preview(session: Session, profile: Profile) -> Preview:
     """Look, render and compare."""
+    health = session.health_probe()
     observed = session.observe(facts=True)
     rendered = render_release(session, profile, observed)
     release = rendered.release
-    plan = _plan(session, observed, release)
+    plan = _plan(session, observed, release, health)
     findings = _findings(session, profile, observed)
     against = objections(observed, session.host_config, session.service, release, findings)
     remarks = [*notes(observed, session.service), *rendered.remarks, *warnings(findings)]
@@ -140,10 +141,9 @@ def warnings(findings: Iterable[Finding]) -> list[str]:
     return [f"{item} ({item.remedy})" for item in findings if item.severity is Severity.WARNING]
 
 
-def _plan(session: Session, observed: HostState, release: Release) -> Plan:
+def _plan(session: Session, observed: HostState, release: Release, health: HealthProbe) -> Plan:
     state = observed.services[session.service.name]
-    healthy = state.running is not None and session.health(state).ok
-    return make_plan(state, release, healthy=healthy)
+    return make_plan(state, release, healthy=health.result(state).ok)
 
 
 def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:
@@ -151,6 +151,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     service = session.service
     take_lease(session, reporter)
     reporter.step(Step.OBSERVE)
+    health = session.health_probe()
     observed = session.observe(facts=True)
     state = observed.services[service.name]
     reporter.done(f"live: {state.live_name or 'nothing yet'}; SGLang {_version(observed)}")
@@ -158,13 +159,14 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         resumed = _leftover(session, state.transition, profile, reporter)
         if resumed is not None:
             return resumed
+        health = session.health_probe()
         observed = session.observe(facts=True)
         state = observed.services[service.name]
 
     reporter.step(Step.PLAN)
     rendered = render_release(session, profile, observed)
     release = rendered.release
-    plan = _plan(session, observed, release)
+    plan = _plan(session, observed, release, health)
     if plan.action == "nothing":
         reporter.done(f"{profile.name} is live as {plan.live} and healthy; nothing to change")
         return Outcome(

@@ -12,7 +12,7 @@ from typing import Any
 
 from deployer.deploy.plan import grouped_arguments
 from deployer.records.release import Release
-from deployer.units.bundle import comparable
+from deployer.units.text import comparable
 
 #: Flags that change what a server is called, where it listens and how answers are parsed, and not how fast it is.
 WITHOUT_SPEED = frozenset(

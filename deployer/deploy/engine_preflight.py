@@ -27,7 +27,7 @@ from deployer.records.host import HostState
 from deployer.records.release import OWN_VARIABLE, Release
 from deployer.sglang.flags.versions import SCHEMA, flag_table
 from deployer.sglang.server.answers import Asked, find_answer, judge, program_text
-from deployer.units.bundle import comparable
+from deployer.units.text import comparable
 
 #: How long the host's SGLang may take to answer, in seconds. A cold disk takes 16 s.
 ASK_SECONDS = 120.0

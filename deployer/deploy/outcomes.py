@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from deployer.deploy.session import Session
 from deployer.errors import DeployerError
@@ -22,13 +23,19 @@ def refused_outcome(error: DeployerError, service: str, profile: str | None) -> 
     )
 
 
-def interrupted_outcome(session: Session, profile: str | None, reopen: Callable[[], Session]) -> Outcome:
+def interrupted_outcome(
+    service: str,
+    profile: str | None,
+    *,
+    changing: bool,
+    reopen: Callable[[], AbstractContextManager[Session]],
+) -> Outcome:
     """Return the outcome of a Ctrl-C outside a rollout: nothing was changed yet, or a converge was cut short.
 
     ``reopen`` gives a new session, to look at what the second case has left.
     """
     message = "interrupted before anything was changed; what was serving still serves"
-    if session.changing:
+    if changing:
         message = "interrupted while the host was being made equal to its live release"
         try:
             with reopen() as second:
@@ -39,7 +46,7 @@ def interrupted_outcome(session: Session, profile: str | None, reopen: Callable[
             message += "; `deployer status` shows its state, `deployer converge` completes it"
     return Outcome(
         outcome="interrupted",
-        service=session.service.name,
+        service=service,
         profile=profile,
         exit_code=130,
         message=message,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,8 +9,7 @@ from deployer.records.endpoint import Endpoint
 from deployer.records.host import ServiceState
 from deployer.records.outcome import Change, Plan
 from deployer.records.release import Release
-from deployer.units.bundle import comparable
-from deployer.units.text import entries
+from deployer.units.text import comparable, entries
 
 
 def grouped_arguments(argv: Sequence[str]) -> list[tuple[str, str]]:
@@ -110,6 +108,8 @@ def _by_key(unit: str) -> dict[str, str]:
 
 def unit_diff(before: str | None, after: str, *, before_name: str, after_name: str) -> str:
     """A unified diff of two unit texts; empty when they are the same but for the release's own name."""
+    import difflib
+
     lines = difflib.unified_diff(
         (before or "").splitlines(keepends=True),
         after.splitlines(keepends=True),

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
-
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.plan import argument, argument_endpoint
 from deployer.errors import (
@@ -27,6 +25,7 @@ from deployer.errors import (
     LeaseHeld,
     LeaseLost,
 )
+from deployer.host.beside import Beside
 from deployer.host.client import HEALTH_TIMEOUT, HostClient, Limits
 from deployer.host.heartbeat import Heartbeat
 from deployer.host.protocol import Host
@@ -161,7 +160,9 @@ class Session:
 
     def health(self, state: ServiceState, timeout: float = HEALTH_TIMEOUT) -> Health:
         """Ask /health of what runs, once and on the host, and see whether it is our unit that answers."""
-        endpoint = self.endpoint(state.release(state.running_name))
+        return self.health_at(self.endpoint(state.release(state.running_name)), timeout)
+
+    def health_at(self, endpoint: Endpoint, timeout: float = HEALTH_TIMEOUT) -> Health:
         started = time.monotonic()
         try:
             answer = self.client.http("GET", "/health", endpoint, timeout=timeout)
@@ -172,6 +173,10 @@ class Session:
         listeners = self.client.listeners(endpoint.port)
         ours = any(item.unit == self.unit for item in listeners if serves(item.address, endpoint.address))
         return Health(answer.status == 200 and ours, str(answer.status), answer.seconds, ours)
+
+    def health_probe(self) -> HealthProbe:
+        """Ask for the health beside what follows, as SGLang takes a second to answer."""
+        return HealthProbe(self)
 
     # -- the lease ----------------------------------------------------------------------------------------------
 
@@ -200,6 +205,8 @@ class Session:
         Raises HostUnreachable when the grace is over, LeaseHeld or LeaseLost when somebody else (or the guard) has
         taken over meanwhile.
         """
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
         if self._heartbeat is not None:
             self._heartbeat.stop()
             self._heartbeat = None
@@ -235,3 +242,20 @@ class Session:
     def _drop(self) -> None:
         with contextlib.suppress(ChannelLost):  # it was lost already, which is why we are here
             self.client.close(bye=False)
+
+
+class HealthProbe:
+    """/health at the configured endpoint, requested beside whatever follows."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._endpoint = session.configured
+        self._health = Beside(lambda: session.health_at(self._endpoint))
+
+    def result(self, state: ServiceState) -> Health:
+        """Return the health of the server that was found running; ask again if it listens elsewhere."""
+        if state.running is None:
+            return Health(False, "refused", 0.0)
+        if self._session.endpoint(state.release(state.running_name)) != self._endpoint:
+            return self._session.health(state)
+        return self._health.wait()

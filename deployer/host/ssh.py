@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import random
 import shlex
 import socket
 import threading
@@ -15,7 +16,6 @@ from typing import Any
 
 import paramiko
 from fabric import Config, Connection
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
 from deployer.config.inventory import HostConfig
 from deployer.errors import AuthenticationFailed, ConfigError, HostError, HostKeyRejected, HostUnreachable
@@ -135,15 +135,13 @@ class SSHHost(ChannelHost):
 
 
 def connect_with_retries(config: HostConfig) -> Connection:
-    """Return an open connection. Only reaching the host is tried again; a refusal by it is final."""
-    retrying = Retrying(
-        retry=retry_if_exception_type(HostUnreachable),
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_exponential(multiplier=0.3, max=2.0) + wait_random(0, 0.3),
-        reraise=True,
-    )
-    connection: Connection = retrying(open_connection, config)
-    return connection
+    """Return an open connection. Only an unreachable host is tried again; a refusal by it is final."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return open_connection(config)
+        except HostUnreachable:
+            time.sleep(0.3 * 2 ** (attempt - 1) + random.uniform(0, 0.3))
+    return open_connection(config)
 
 
 def open_connection(config: HostConfig) -> Connection:

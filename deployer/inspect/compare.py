@@ -21,7 +21,7 @@ from deployer.errors import ConfigError, Refused, UsageError
 from deployer.records.bench import About, BenchRun
 from deployer.records.release import OWN_VARIABLE, Release
 from deployer.records.verdict import Noise
-from deployer.units.bundle import comparable
+from deployer.units.text import comparable
 
 #: The newest starts of a profile's configuration that are taken together.
 MOST_STARTS = 5

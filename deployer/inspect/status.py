@@ -124,9 +124,9 @@ def _candidate(state: ServiceState) -> dict[str, Any] | None:
 
 def status(session: Session) -> StatusReport:
     """Observe the host and report the service's status."""
+    health = session.health_probe()
     observed = session.observe(facts=True)
     state = observed.services[session.service.name]
-    health = session.health(state) if state.running else Health(False, "refused", 0.0)
     differences = drift(session.service.name, state, stored_unit(session, state))
     if state.live:
         actual, configured = session.endpoint(state.live_release), session.configured
@@ -134,9 +134,8 @@ def status(session: Session) -> StatusReport:
             differences.append(
                 f"the live release listens on {actual}, the inventory has {configured}: the next apply moves it"
             )
-    return StatusReport(
-        session.service.name, session.host_config.name, observed, health, tuple(differences), time.time()
-    )
+    service, host = session.service.name, session.host_config.name
+    return StatusReport(service, host, observed, health.result(state), tuple(differences), time.time())
 
 
 def stored_unit(session: Session, state: ServiceState) -> str | None:

@@ -20,9 +20,8 @@ from deployer.sglang.flags.arguments import LaunchArguments
 from deployer.sglang.rules import RULES, Facts, launch_arguments
 from deployer.units import quoting
 from deployer.units.render import TEXT_LIMIT, UNIT_TEMPLATE, render
-from deployer.units.text import section
+from deployer.units.text import STATE_ROOT, section
 
-STATE_ROOT = "/var/lib/deployer"
 #: Restarts before systemd gives up on a service, and the pause before each, in seconds.
 START_LIMIT_BURST = 3
 RESTART_SECONDS = 10
@@ -35,7 +34,6 @@ DIGEST_COST = 2**14
 UNIT_LIMIT = TEXT_LIMIT - 64 * 1024
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _RELEASE = re.compile(r"[0-9]{4,9}-[a-z0-9][a-z0-9_-]{0,39}")
-_RELEASE_PATH = re.compile(re.escape(STATE_ROOT) + r"/[a-z0-9][a-z0-9_-]{0,39}/releases/[^/]+(?=/|$)")
 #: Keys of [Service] that can change without a restart: they say how systemd treats the server, or are compared by
 #: themselves (command line, environment).
 _NO_RESTART = re.compile(
@@ -155,11 +153,6 @@ def start_limit(start_seconds: float) -> dict[str, int]:
 def restart_keys(unit: str) -> dict[str, str]:
     """Return the keys of a unit's [Service] section that take effect only with a restart."""
     return {key: value for key, value in section(unit, "Service").items() if not _NO_RESTART.fullmatch(key)}
-
-
-def comparable(argv: Sequence[str]) -> list[str]:
-    """Return a command line without the name of its release, so that those of equal releases are equal."""
-    return [_RELEASE_PATH.sub("RELEASE", word) for word in argv]
 
 
 def _digest(service: str, secrets: Sequence[str]) -> str:

@@ -1,8 +1,12 @@
-"""Reading the text of a unit file. Pure."""
+"""Reading the text of a unit file, and the command line in it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+
+STATE_ROOT = "/var/lib/deployer"
+_RELEASE_PATH = re.compile(re.escape(STATE_ROOT) + r"/[a-z0-9][a-z0-9_-]{0,39}/releases/[^/]+(?=/|$)")
 
 
 def entries(text: str) -> Iterator[tuple[str, str, str]]:
@@ -36,3 +40,8 @@ def section(text: str, name: str) -> dict[str, str]:
         if where == name:
             values[key] = f"{values[key]}\n{value}" if key in values else value
     return values
+
+
+def comparable(argv: Sequence[str]) -> list[str]:
+    """Return a command line without the name of its release, so that those of equal releases are equal."""
+    return [_RELEASE_PATH.sub("RELEASE", word) for word in argv]

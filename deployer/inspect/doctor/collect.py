@@ -7,18 +7,18 @@ seconds its GPUs, connections, memory and disks. Nothing is changed, no lease is
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from deployer.config.profile import Profile
 from deployer.deploy.service_log import entries
 from deployer.deploy.session import Health, Session
 from deployer.deploy.verify import Verification, in_effect, server_info
-from deployer.errors import AgentError, ChannelLost
+from deployer.errors import AgentError
+from deployer.host.beside import Beside
 from deployer.inspect.doctor.evidence import LINES, LOOKS, Evidence, Load
 from deployer.inspect.status import drift, stored_unit
 from deployer.metrics import parse_loads, totals
@@ -44,36 +44,6 @@ HOST_SECONDS = 30.0
 #: Seconds that /health may take.
 HEALTH_SECONDS = 8.0
 T = TypeVar("T")
-
-
-class Beside(Generic[T]):
-    """A request to the host in a thread beside the others, which is given up when its time is over."""
-
-    def __init__(self, request: Callable[[], T]) -> None:
-        self._request = request
-        self._answer: T | None = None
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._answer = self._request()
-        except Exception as error:
-            self._error = error
-
-    def result(self, until: float) -> T | None:
-        """Return the answer, None if the host refuses it or does not give it by ``until`` (monotonic).
-
-        Raise ChannelLost if the connection broke.
-        """
-        self._thread.join(max(0.0, until - time.monotonic()))
-        error = self._error
-        if isinstance(error, AgentError) or (isinstance(error, ChannelLost) and "timeout" in error.detail):
-            return None
-        if error is not None:
-            raise error
-        return self._answer
 
 
 def watched_for(seconds: float, spent: float) -> float:

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from deployer.deploy.session import Health
 from deployer.errors import AgentError, ChannelLost
+from deployer.host.beside import Beside
 from deployer.inspect.doctor.checkup import SYMPTOMS, Checkup, examine
-from deployer.inspect.doctor.collect import Beside, watched_for
+from deployer.inspect.doctor.collect import watched_for
 from deployer.inspect.doctor.evidence import Evidence
 from deployer.inspect.doctor.symptom import Present
 from deployer.records.effect import ArgumentInEffect
