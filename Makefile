@@ -12,7 +12,7 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sglang story test unit test-sglang check fuzz bench-client gate-study gate-real status apply rollback down format clean rehearsal-programs browser compiler
+.PHONY: help demo demo-sglang story test unit test-sglang check fuzz bench-client bench-cli gate-study gate-real status apply rollback down format clean rehearsal-programs browser compiler
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ fuzz: $(STAMP) ## the properties on many more examples
 
 bench-client: $(STAMP) compiler ## load clients side by side; the tables go to docs/performance.md (10 GB once, half an hour)
 	@$(PYTHON_ENV) -m benchmarks.client --write docs/performance.md $(ARGS)
+
+bench-cli: $(STAMP) rehearsal-programs ## the command line beside ssh, pyinfra and Ansible; the table goes to docs/performance.md
+	@$(if $(SUDO),$(SUDO) -v)
+	@$(if $(SUDO),$(SUDO) )$(PYTHON_ENV) -m benchmarks.cli --write docs/performance.md $(ARGS)
 
 gate-study: $(STAMP) ## how often the gate errs, on simulated starts; the table goes to docs/gate.md
 	@$(PYTHON_ENV) -m tools.gate_study --write docs/gate.md

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
-_REHEARSAL = _ROOT / "deployer" / "rehearsal"
+_REHEARSAL = _ROOT / "deployer_rehearsal"
 _PIP = ("-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
 TORCH = "2.13.0"
 
-#: What pip installs, a call each. bench_serving imports torch and much of SGLang; the list is the one that the practice
-#: hosts' real SGLang has. guidellm and aiperf bring what they need (6 GB and 1 GB).
+#: What pip installs, a call each; `cli` is for benchmarks.cli. bench_serving imports torch and much of SGLang: the list
+#: is the one that the practice hosts' real SGLang has. guidellm and aiperf bring what they need (6 GB and 1 GB).
 STEPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "deployer": (("httpx==0.28.1", "uvloop==0.23.0"),),
     "bench_serving": (
@@ -24,6 +24,7 @@ STEPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "guidellm": (("guidellm==0.8.1",),),
     "aiperf": (("aiperf==0.13.0",),),
+    "cli": (("ansible-core==2.19.14", "pyinfra==3.10.0"),),
 }
 #: The packages whose versions are told.
 TOLD: Mapping[str, tuple[str, ...]] = {
@@ -31,6 +32,7 @@ TOLD: Mapping[str, tuple[str, ...]] = {
     "bench_serving": ("sglang", "aiohttp"),
     "guidellm": ("guidellm", "httpx"),
     "aiperf": ("aiperf", "aiohttp"),
+    "cli": ("ansible-core", "pyinfra"),
 }
 
 

@@ -358,10 +358,10 @@ def _counted(runs: Mapping[str, int]) -> str:
     return f"median of {most} run{'s' * (most != 1)}" + f" (fewer:{fewer[1:]})" * bool(fewer)
 
 
-def replaced(page: str, text: str) -> str:
-    """A page with ``text`` between its marks. ValueError where it has none."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+def replaced(page: str, text: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
+    """Return the page with ``text`` between the marks. Raise ValueError if it does not have them."""
+    head, begin, rest = page.partition(marks[0])
+    _, end, tail = rest.partition(marks[1])
     if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} and {END}")
+        raise ValueError(f"the page has no {marks[0]} and {marks[1]}")
     return f"{head}{begin}\n{text}{end}{tail}"

@@ -1,0 +1,1 @@
+"""How quickly the command line answers, beside Ansible and pyinfra: `make bench-cli`."""
