@@ -149,9 +149,9 @@ def _plan(session: Session, observed: HostState, release: Release, health: Healt
 def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:
     """Make ``profile`` live on the session's service, or leave the host as it was and say why."""
     service = session.service
+    health = session.health_probe()
     take_lease(session, reporter)
     reporter.step(Step.OBSERVE)
-    health = session.health_probe()
     observed = session.observe(facts=True)
     state = observed.services[service.name]
     reporter.done(f"live: {state.live_name or 'nothing yet'}; SGLang {_version(observed)}")
