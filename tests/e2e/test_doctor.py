@@ -157,7 +157,7 @@ TROUBLES = {
     "exec sleep 600": "did not answer within 5 s",
     'sleep 200; exec /usr/local/bin/nvidia-smi "$@"': "did not answer within 5 s",
     "exec yes 0, garbage": "prints more than",
-    "echo; echo garbage": "names no",
+    "echo; echo garbage": "lists no",
 }
 
 

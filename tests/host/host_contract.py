@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from deployer.config.inventory import HostConfig
 from deployer.host.channel import ChannelHost
 from deployer.host.client import HostClient, Limits
-from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.host.local import LocalHost
 from deployer.host.protocol import Host, Stream
 from deployer.host.ssh import SSHHost
@@ -22,6 +21,7 @@ from deployer.records.events import StopEvent
 from deployer.records.host import Owner, Transition
 from deployer.records.release import Release
 from deployer_rehearsal.host import RehearsalHost
+from tests.fakes.host import Engine, FakeHost, FakeWorld
 from tests.patience import PATIENCE
 
 SERVICE = "kimi"

@@ -10,24 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from deployer.host.agent import base, procs, reading, survey
+from deployer.host.agent import base, gpus, machine
 from tests.patience import PATIENCE
 
 
 def test_a_program_that_hangs_is_left_behind_with_its_children() -> None:
     with pytest.raises(base.Fail) as caught:
-        base.execute(["sh", "-c", "sleep 600 & sleep 600"], timeout=0.2)
+        machine.Machine().execute(["sh", "-c", "sleep 600 & sleep 600"], timeout=0.2)
     assert caught.value.code == "timeout"
 
 
 def test_a_program_that_prints_without_end_is_ended() -> None:
     with pytest.raises(base.Fail, match="prints more than") as caught:
-        base.execute(["yes"], timeout=2 * PATIENCE, limit=1 << 16)
+        machine.Machine().execute(["yes"], timeout=2 * PATIENCE, limit=1 << 16)
     assert caught.value.message == "yes: it prints more than 65536 bytes"
 
 
 def test_what_a_program_says_is_text() -> None:
-    done = base.execute(["sh", "-c", r"printf 'a\r\nb\rc\377\n'; printf 'oops\n' >&2; exit 3"], check=False)
+    done = machine.Machine().execute(
+        ["sh", "-c", r"printf 'a\r\nb\rc\377\n'; printf 'oops\n' >&2; exit 3"], check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, "a\nb\nc\ufffd\n", "oops\n")
 
 
@@ -49,11 +51,11 @@ def test_an_nvidia_smi_in_trouble_is_a_problem_and_no_error(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setitem(base.CHILD_ENV, "PATH", os.environ["PATH"])
-    monkeypatch.setattr(procs, "SMI_TIMEOUT", 0.3)
+    monkeypatch.setattr(machine, "SMI_TIMEOUT", 0.3)
     problems: list[str] = []
-    assert survey.gpu_facts(problems, 0.3) == (None, [])
+    assert gpus.gpu_facts(machine.Machine(), problems, 0.3) == (None, [])
     assert "GPUs cannot be seen: nvidia-smi" in problems[0]
-    assert procs.gpu_memory([1]) is None
+    assert gpus.gpu_memory(machine.Machine(), [1]) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_an_answer_that_comes_drop_by_drop_is_cut_off(head: bytes) -> None:
         thread = threading.Thread(target=serve, args=(server,))
         thread.start()
         with pytest.raises(base.Fail) as caught:
-            reading.http_exchange("127.0.0.1", server.getsockname()[1], "/", 0.5)
+            machine.Machine().http("127.0.0.1", server.getsockname()[1], "/", 0.5)
         ended.set()
         thread.join()
     assert caught.value.detail["state"] == "timeout"

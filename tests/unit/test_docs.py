@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.host.agent.registry import OPERATIONS
+from deployer.host.agent.base import OPERATIONS
 from tests.paths import DOCS, ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests/README.md", *DOCS.glob("*.md")])

@@ -1,9 +1,13 @@
-"""The agent: deployer's side of the conversation that runs on the host, as root.
+"""The agent: the program that deployer sends to the host, where it runs as root on the host's own Python.
 
-A small program for Python 3.8 and its standard library. It speaks JSON lines on stdin and stdout (the protocol of
-``docs/architecture.md``), watches over transitions (``guard SERVICE``), and tidies up after a power cut (``recover
-SERVICE``). It decides nothing that the operator's side could decide. Its modules import only each other and
-`deployer.metrics`; `source` packs them into the one file that goes to the host.
+These modules run there, not here. `source` packs them, text by text and in the order of `MODULES`, into one file of
+Python 3.8 and its standard library; `deployer.host.channel` feeds that file to ``python3`` on the host and speaks JSON
+lines with it (the protocol of ``docs/architecture.md``). A transition leaves the file on the host's disk, where systemd
+runs it without any operator: ``guard SERVICE`` finishes a transition whose operator is gone, ``recover SERVICE`` tidies
+up after a power cut. It decides nothing that the operator's side could decide.
+
+The modules import only each other, downwards, and `deployer.metrics`, which travels with them. All that touches the
+machine is a method of `machine.Machine`.
 """
 
 from __future__ import annotations
@@ -13,22 +17,10 @@ from pathlib import Path
 
 #: The modules, each after those it imports.
 MODULES = (
-    "base",
-    "procs",
-    "systemd",
-    "lease",
-    "registry",
-    "leasing",
-    "survey",
-    "reading",
-    "sampling",
-    "releases",
-    "transition",
-    "stopping",
-    "converge",
-    "watching",
-    "guard",
-    "main",
+    ("base", "files", "procs", "machine", "gpus")  # what all use
+    + ("lease", "service", "survey", "look")  # what there is
+    + ("releases", "transition", "stop", "converge", "watch", "run")  # what is done
+    + ("guard", "main")  # who does it
 )
 
 _LOADER = '''\
@@ -60,7 +52,7 @@ sys.exit(load())
 
 @lru_cache(maxsize=1)
 def source() -> bytes:
-    """The agent as one Python program."""
+    """Return the agent as one Python program."""
     folder = Path(__file__).parent
     paths = {"deployer.metrics": folder.parents[1] / "metrics.py"}
     paths |= {f"deployer_agent.{name}": folder / f"{name}.py" for name in MODULES}

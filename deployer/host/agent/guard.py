@@ -1,62 +1,47 @@
-"""The host's dead-man's switch: finish a transition that nobody holds any more, now (guard) or at boot (recover)."""
+"""The host's dead-man's switch: finish a transition whose operator is gone, now (guard) or at boot (recover)."""
 
 from __future__ import annotations
 
-import os
-import socket
-import time
 from typing import Any, List, Optional, Tuple
 
-from .base import (
-    BOOT_ID,
-    TRANSITION,
-    Call,
-    Fail,
-    Json,
-    boottime,
-    candidate_path,
-    read_intact,
-    transition_path,
-    unit_file,
-    unit_name,
-)
+from .base import Call, Fail, Json
 from .converge import Converging
 from .lease import Session, audit, lease_view, read_lease
-from .reading import enable_link, running_of
+from .machine import Machine, is_up
 from .releases import update_manifest
-from .systemd import is_up, unit_state
-from .transition import GUARD_DONE, end_transition, live_release
+from .service import Service, unit_file
+from .transition import GUARD_DONE, end_transition
 
 POLL = 0.5
 TTL = 60.0
-READY = 30.0  # how long the guard looks whether the restored service starts; it goes on loading alone
-AGAIN = 15.0  # after a converge that could not be finished
+READY = 30.0  # seconds that the guard watches whether the restored service starts; it goes on loading alone
+AGAIN = 15.0  # seconds after a converge that could not be finished
 
 OWNER = {"user": "root", "host": "localhost", "pid": 0, "command": "guard"}
-
-
 #: Stands for a transition whose file cannot be read: nobody knows how far it had come.
 DAMAGED: Json = {"to": None}
 
 
-def transition_of(service: str) -> Optional[Json]:
-    """The transition under way, DAMAGED, or None where there is none."""
+def transition_of(service: Service) -> Optional[Json]:
+    """The transition under way, DAMAGED, or None if there is none."""
     problems: List[str] = []
-    return read_intact(transition_path(service), TRANSITION, problems) or (DAMAGED if problems else None)
+    return service.transition(problems) or (DAMAGED if problems else None)
 
 
-def verdict(service: str, transition: Json, lease: Optional[Json]) -> Tuple[str, str]:
-    """What to do with a transition without a valid lease: ``forget``, ``converge`` or ``wait``; and why."""
+def verdict(service: Service, transition: Json, lease: Optional[Json]) -> Tuple[str, str]:
+    """Return what to do with a transition without a valid lease (``forget``, ``converge`` or ``wait``), and why."""
+    machine = service.machine
     if transition is DAMAGED:
         return "converge", "transition.json is damaged"
-    if transition.get("boot_id") != BOOT_ID:
+    if transition.get("boot_id") != machine.boot_id:
         return "converge", "the host was rebooted"
-    if live_release(service) == transition["to"]:
+    if service.live_release() == transition["to"]:
         return "converge", "the release was promoted"
-    state = unit_state(unit_name(service))
-    running = running_of(state)
-    waited = boottime() - (lease["expires_boottime"] if lease and lease["boot_id"] == BOOT_ID else 0.0)
-    if unit_file(candidate_path(service)) is None:
+    state = service.state()
+    running = service.running(state)
+    same_boot = lease is not None and lease["boot_id"] == machine.boot_id
+    waited = machine.boottime() - (lease["expires_boottime"] if lease and same_boot else 0.0)
+    if unit_file(service.candidate_path) is None:
         if not running:
             return "converge", "nothing is running and there is no candidate"
         if running["release"] == transition["to"]:
@@ -78,11 +63,11 @@ def verdict(service: str, transition: Json, lease: Optional[Json]) -> Tuple[str,
     return "converge", "the candidate is unproven and grace has ended"
 
 
-def say(message: Json) -> None:
+def log(message: Json) -> None:
     print(" ".join(f"{key}={value}" for key, value in (message.get("event") or message).items()), flush=True)
 
 
-def forget(session: Session, service: str, transition: Json) -> None:
+def forget(session: Session, service: Service, transition: Json) -> None:
     with session.holding():
         try:
             update_manifest(service, transition["to"], {"state": "abandoned"})
@@ -92,33 +77,36 @@ def forget(session: Session, service: str, transition: Json) -> None:
 
 
 class Renewing(Call):
-    """The guard is its own operator: it renews its lease as it goes along."""
+    """A call of the guard, which is its own operator: it renews its lease as it goes along."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__(say)
-        self.session, self.renewed = session, boottime()
+        super().__init__(log)
+        self.session, self.renewed = session, session.machine.boottime()
 
     def check(self) -> None:
-        if boottime() > self.renewed + TTL / 4:
+        if self.session.machine.boottime() > self.renewed + TTL / 4:
             self.session.renew()
-            self.renewed = boottime()
+            self.renewed = self.session.machine.boottime()
+
+    def pause(self, seconds: float) -> None:
+        self.session.machine.sleep(seconds)
 
 
 def finish(
-    session: Session, service: str, transition: Json, what: str, why: str, at_boot: bool = False
+    session: Session, service: Service, transition: Json, what: str, why: str, at_boot: bool = False
 ) -> None:
     """Carry a verdict out, under a lease that the caller has taken."""
-    args: Json = {"service": service, "why": why}
+    args: Json = {"service": service.name, "why": why}
     args.update({key: transition.get(key) for key in ("port", "stop_timeout")}, ready_timeout=READY)
-    if transition is DAMAGED:  # what it would have told: whether the service was to run
-        link = enable_link(unit_name(service))
-        args["start"] = os.path.lexists(candidate_path(service)) or os.path.lexists(link)
+    if transition is DAMAGED:  # what it would have recorded: whether the service was to run
+        args["start"] = unit_file(service.candidate_path) is not None or service.is_enabled()
     result: Any = "ok"
     try:
         if what == "forget":
             forget(session, service, transition)
         else:
-            done = Converging(session, Renewing(session), args, by_guard=True, at_boot=at_boot).run()
+            call = Renewing(session)
+            done = Converging(session, call, args, by_guard=True, at_boot=at_boot).run()
             result = f"ok: {'; '.join(done['actions'])}"
     except Fail as failure:
         result = f"{failure.code}: {failure.message}"
@@ -131,52 +119,48 @@ def finish(
         session.finish("released")
 
 
-def tell_systemd(text: str) -> None:
-    """The notification protocol of sd_notify(3): `transition.begin` waits for our sign of life."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.sendto(text.encode("ascii"), "\0" + address[1:] if address[0] == "@" else address)
+def look(session: Session, service: Service) -> bool:
+    """Look once, and act if the verdict says so; return whether there is still a transition to guard."""
+    transition, lease = transition_of(service), lease_view(session.machine, read_lease(session.machine))
+    if transition is None:
+        return False
+    if lease and lease["valid"]:
+        return True
+    what, why = verdict(service, transition, lease)
+    if what != "wait":
+        session.acquire(OWNER, service.name, why, TTL)
+        if transition_of(service) == transition and verdict(service, transition, lease)[0] == what:
+            log({"verdict": what, "why": repr(why)})
+            finish(session, service, transition, what, why)
+        else:
+            session.finish("released")
+    return True
 
 
-def guard(service: str) -> int:
+def guard(machine: Machine, name: str) -> int:
     """Watch until the transition is gone. Ends with a status that tells systemd not to start it again."""
-    session = Session()
+    session, service = Session(machine), Service(machine, name)
     transition_of(service)
-    tell_systemd("READY=1")
+    machine.notify("READY=1")  # `transition.begin` waits for it
     while True:
         try:
-            transition, lease = transition_of(service), lease_view(read_lease())
-            if transition is None:
+            if not look(session, service):
                 return GUARD_DONE
-            if not (lease and lease["valid"]):
-                what, why = verdict(service, transition, lease)
-                if what != "wait":
-                    session.acquire(OWNER, service, why, TTL)
-                    if (
-                        transition_of(service) == transition
-                        and verdict(service, transition, lease)[0] == what
-                    ):
-                        say({"verdict": what, "why": repr(why)})
-                        finish(session, service, transition, what, why)
-                    else:
-                        session.finish("released")
         except Fail as failure:
-            say(failure.as_json())
+            log(failure.as_json())
             if failure.code not in ("lease-held", "lease-lost"):
-                time.sleep(AGAIN)
+                machine.sleep(AGAIN)
         except OSError as error:  # a disk that is full or broken; it may recover, and nobody else is here
-            say({"code": "os-error", "message": str(error)})
-            time.sleep(AGAIN)
-        time.sleep(POLL)
+            log({"code": "os-error", "message": str(error)})
+            machine.sleep(AGAIN)
+        machine.sleep(POLL)
 
 
-def recover(service: str) -> int:
+def recover(machine: Machine, name: str) -> int:
     """At boot, before the service starts: tidy a transition of another boot. Never waits for anything."""
-    transition = transition_of(service)
-    if transition is None or transition.get("boot_id") == BOOT_ID:
-        return 0
-    session = Session()
-    session.acquire(dict(OWNER, command="recover"), service, "the host was rebooted", TTL)
-    finish(session, service, transition, "converge", "the host was rebooted", at_boot=True)
+    session, service = Session(machine), Service(machine, name)
+    transition, why = transition_of(service), "the host was rebooted"
+    if transition is not None and transition.get("boot_id") != machine.boot_id:
+        session.acquire(dict(OWNER, command="recover"), service.name, why, TTL)
+        finish(session, service, transition, "converge", why, at_boot=True)
     return 0

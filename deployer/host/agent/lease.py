@@ -11,21 +11,9 @@ import secrets
 import time
 from typing import Any, Iterator, List, Optional
 
-from .base import (
-    BOOT_ID,
-    SCHEMA,
-    STATE_DIR,
-    VOLATILE_DIR,
-    Fail,
-    Json,
-    Shape,
-    boottime,
-    read_intact,
-    read_json,
-    service_dir,
-    set_aside,
-    write_json,
-)
+from .base import SCHEMA, Call, Fail, Json, checked, operation
+from .files import Shape, append, read_intact, read_json, set_aside
+from .machine import Machine
 
 LEASE: Shape = {
     "generation": int,
@@ -37,85 +25,92 @@ LEASE: Shape = {
     "ttl": (int, float),
 }
 RENEWAL: Shape = {"generation": int, "token": str, "expires_boottime": (int, float)}
-LOCK_WAIT = 60.0  # the lock is held for moments only; longer means something is wrong
+LOCK_WAIT = 60.0  # seconds; the lock is held for moments only, so longer means something is wrong
+POLL = 0.25
 
 
 @contextlib.contextmanager
-def locked() -> Iterator[None]:
+def locked(machine: Machine) -> Iterator[None]:
     """The host's one lock. Everything under it is short: initiate there, wait outside."""
-    os.makedirs(STATE_DIR, mode=0o755, exist_ok=True)
-    fd = os.open(os.path.join(STATE_DIR, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.makedirs(machine.state_dir, mode=0o755, exist_ok=True)
+    fd = os.open(os.path.join(machine.state_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        deadline = boottime() + LOCK_WAIT
+        deadline = machine.boottime() + LOCK_WAIT
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if boottime() > deadline:
+                if machine.boottime() > deadline:
                     raise Fail(
                         "busy", "another deployer process has held the host's lock for a minute"
                     ) from None
-                time.sleep(0.02)
+                machine.sleep(0.02)
         yield
     finally:
         os.close(fd)
 
 
-def lease_path() -> str:
-    return os.path.join(STATE_DIR, "lease.json")
+def lease_path(machine: Machine) -> str:
+    return os.path.join(machine.state_dir, "lease.json")
 
 
-def renewal_path() -> str:
-    return os.path.join(VOLATILE_DIR, "renewal.json")
+def renewal_path(machine: Machine) -> str:
+    return os.path.join(machine.volatile_dir, "renewal.json")
 
 
-def read_lease(problems: Optional[List[str]] = None) -> Optional[Json]:
+def read_lease(machine: Machine, problems: Optional[List[str]] = None) -> Optional[Json]:
     """The lease's file, with its last renewal. A damaged one counts as no lease."""
-    raw = read_intact(lease_path(), LEASE, problems)
-    if raw and raw["state"] == "held" and raw["boot_id"] == BOOT_ID:
+    raw = read_intact(lease_path(machine), LEASE, problems)
+    if raw and raw["state"] == "held" and raw["boot_id"] == machine.boot_id:
         with contextlib.suppress(Fail, OSError):
-            renewal = read_json(renewal_path(), RENEWAL)
+            renewal = read_json(renewal_path(machine), RENEWAL)
             if renewal and (renewal["generation"], renewal["token"]) == (raw["generation"], raw["token"]):
                 raw["expires_boottime"] = max(raw["expires_boottime"], renewal["expires_boottime"])
     return raw
 
 
-def write_renewal(raw: Json) -> None:
-    """Keep how long the lease is good now: in memory, because a disk that is busy (a download, a checkpoint being
+def write_renewal(machine: Machine, raw: Json) -> None:
+    """Record how long the lease is good now: in memory, because a disk that is busy (a download, a checkpoint being
     read) can take longer to sync than a lease lives. A lease does not outlive the boot anyway.
     """
-    kept = {name: raw[name] for name in RENEWAL}
+    path = renewal_path(machine)
     try:
-        os.makedirs(VOLATILE_DIR, mode=0o755, exist_ok=True)
-        fd = os.open(renewal_path() + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.makedirs(machine.volatile_dir, mode=0o755, exist_ok=True)
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w") as file:
-            json.dump(dict(kept, schema=SCHEMA), file)
-        os.rename(renewal_path() + ".new", renewal_path())
+            json.dump(dict({name: raw[name] for name in RENEWAL}, schema=SCHEMA), file)
+        os.rename(path + ".new", path)
     except OSError:
-        write_json(lease_path(), raw, 0o600)
+        machine.write_json(lease_path(machine), raw, 0o600)
 
 
-def first_generation() -> int:
-    """The generation where no lease can be read: above all that a damaged file may have held."""
-    return int(time.time()) if glob.glob(glob.escape(lease_path()) + ".corrupt-*") else 1
+def first_generation(machine: Machine) -> int:
+    """The generation to begin with if no lease can be read: above all that a damaged file may have held."""
+    return int(time.time()) if glob.glob(glob.escape(lease_path(machine)) + ".corrupt-*") else 1
 
 
-def lease_view(raw: Optional[Json]) -> Optional[Json]:
+def lease_view(machine: Machine, raw: Optional[Json]) -> Optional[Json]:
     """The lease as others may see it: without the token, with what follows from the clock."""
     if raw is None:
         return None
     view = {name: value for name, value in raw.items() if name not in ("token", "schema")}
-    same_boot = raw["boot_id"] == BOOT_ID
-    view["expires_in"] = round(raw["expires_boottime"] - boottime(), 3) if same_boot else 0.0
+    same_boot = raw["boot_id"] == machine.boot_id
+    view["expires_in"] = round(raw["expires_boottime"] - machine.boottime(), 3) if same_boot else 0.0
     view["valid"] = raw["state"] == "held" and same_boot and view["expires_in"] > 0
     return view
+
+
+def holder(lease: Json) -> str:
+    owner = lease.get("owner") or {}
+    return "%s@%s (%s)" % (owner.get("user") or "?", owner.get("host") or "?", owner.get("command") or "?")
 
 
 class Session:
     """One holder of (at most) one lease: a channel's operator, or the guard."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
         self.generation: Optional[int] = None
         self.owner: Json = {}
         self.service: Any = None
@@ -123,43 +118,42 @@ class Session:
     def acquire(
         self, owner: Json, service: Any, reason: str, ttl: float, reclaim: Optional[Json] = None
     ) -> Json:
-        with locked():
-            set_aside(lease_path(), LEASE)
-            raw = read_lease()
-            view = lease_view(raw) or {}
+        machine = self.machine
+        with locked(machine):
+            set_aside(lease_path(machine), LEASE)
+            raw = read_lease(machine)
+            view = lease_view(machine, raw) or {}
             if reclaim:
                 if not raw or (raw["generation"], raw["token"]) != (reclaim["generation"], reclaim["token"]):
-                    raise Fail("lease-lost", "the lease was taken over by %s" % person(view), lease=view)
-            elif view.get("valid") and raw and raw["generation"] != self.generation:
-                seconds = view["expires_in"]
-                raise Fail(
-                    "lease-held", "held by %s for another %.0f s" % (person(view), seconds), lease=view
-                )
+                    raise Fail("lease-lost", "the lease was taken over by %s" % holder(view), lease=view)
+            elif view.get("valid") and view["generation"] != self.generation:
+                text = "held by %s for another %.0f s" % (holder(view), view["expires_in"])
+                raise Fail("lease-held", text, lease=view)
             lease = {
-                "generation": raw["generation"] + 1 if raw else first_generation(),
+                "generation": raw["generation"] + 1 if raw else first_generation(machine),
                 "token": secrets.token_hex(16),
                 "owner": owner,
                 "service": service,
                 "reason": reason,
                 "ttl": float(ttl),
                 "acquired": time.time(),
-                "boot_id": BOOT_ID,
-                "expires_boottime": boottime() + ttl,
+                "boot_id": machine.boot_id,
+                "expires_boottime": machine.boottime() + ttl,
                 "state": "held",
             }
-            write_json(lease_path(), lease, 0o600)
+            machine.write_json(lease_path(machine), lease, 0o600)
             self.generation, self.owner, self.service = lease["generation"], owner, service
         return {"generation": self.generation, "token": lease["token"], "expires_in": ttl}
 
     def own(self, expired_too: bool = False) -> Json:
-        """Our lease, to be called under the lock. Raises when it is not ours any more."""
-        raw = read_lease()
+        """Return our lease; to be called under the lock. Raise Fail ``lease-lost`` if it is not ours any more."""
+        raw = read_lease(self.machine)
         if self.generation is None or raw is None:
             raise Fail("lease-lost", "this connection holds no lease")
-        view = lease_view(raw) or {}
+        view = lease_view(self.machine, raw) or {}
         if raw["generation"] != self.generation:
-            raise Fail("lease-lost", "the lease was taken over by %s" % person(view), lease=view)
-        if raw["state"] != "held" or raw["boot_id"] != BOOT_ID:
+            raise Fail("lease-lost", "the lease was taken over by %s" % holder(view), lease=view)
+        if raw["state"] != "held" or raw["boot_id"] != self.machine.boot_id:
             raise Fail("lease-lost", "the lease has ended (%s)" % raw["state"], lease=view)
         if not expired_too and not view["valid"]:
             raise Fail("lease-lost", "the lease expired %.0f s ago" % -view["expires_in"], lease=view)
@@ -168,41 +162,39 @@ class Session:
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         """The lock, with the lease still ours: the only place in which the host may be changed."""
-        with locked():
+        with locked(self.machine):
             self.own()
             yield
 
     def renew(self) -> Json:
-        with locked():
+        with locked(self.machine):
             raw = self.own(expired_too=True)
-            raw["expires_boottime"] = boottime() + raw["ttl"]
-            write_renewal(raw)
+            raw["expires_boottime"] = self.machine.boottime() + raw["ttl"]
+            write_renewal(self.machine, raw)
             return {"expires_in": raw["ttl"]}
 
     def finish(self, state: str) -> None:
         """Give the lease back (``released``) or leave it (``abandoned``). Grace counts from now."""
-        with locked():
+        with locked(self.machine):
             try:
                 raw = self.own(expired_too=True)
             except Fail:
                 return
-            raw.update(state=state, expires_boottime=min(raw["expires_boottime"], boottime()))
-            write_json(lease_path(), raw, 0o600)
+            raw.update(state=state, expires_boottime=min(raw["expires_boottime"], self.machine.boottime()))
+            self.machine.write_json(lease_path(self.machine), raw, 0o600)
             self.generation = None
 
 
-def person(lease: Json) -> str:
-    owner = lease.get("owner") or {}
-    return "%s@%s (%s)" % (owner.get("user") or "?", owner.get("host") or "?", owner.get("command") or "?")
-
-
 def audit(session: Session, op: str, args: Json, result: str) -> None:
-    """One line for one change: when, who, what, with what result. Texts appear as their length only.
+    """Append one line for one change: when, who, what, with what result. Long texts appear as their length only.
 
-    A disk that takes no line is no reason not to change the host: the way back may be what is under way.
+    Failing to write the line must not block the operation: it may be the way back.
     """
     service = args.get("service")
-    if not isinstance(service, str) or not os.path.isdir(service_dir(service)):
+    if not isinstance(service, str):
+        return
+    folder = os.path.join(session.machine.state_dir, checked(service, "service"))
+    if not os.path.isdir(folder):
         return
 
     def brief(value: Any) -> Any:
@@ -217,10 +209,30 @@ def audit(session: Session, op: str, args: Json, result: str) -> None:
         if isinstance(shown.get(name), dict):
             shown[name] = sorted(shown[name])
     line = {"t": round(time.time(), 3), "op": op, "owner": session.owner, "generation": session.generation}
-    path = os.path.join(service_dir(service), "audit.jsonl")
+    text = json.dumps(dict(line, args=shown, result=result), ensure_ascii=False) + "\n"
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(json.dumps(dict(line, args=shown, result=result), ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append(os.path.join(folder, "audit.jsonl"), text, 0o600)
+
+
+@operation("lease.acquire", audited=True)
+def acquire(session: Session, args: Json, call: Call) -> Json:
+    deadline = session.machine.boottime() + float(args.get("wait") or 0.0)
+    words = args["owner"], args.get("service"), args.get("reason") or "", float(args["ttl"])
+    while True:
+        try:
+            return session.acquire(*words, reclaim=args.get("reclaim"))
+        except Fail as failure:
+            if failure.code != "lease-held" or session.machine.boottime() >= deadline:
+                raise
+        call.sleep(POLL)
+
+
+@operation("lease.renew")
+def renew(session: Session, args: Json, call: Call) -> Json:
+    return session.renew()
+
+
+@operation("lease.release", audited=True)
+def release(session: Session, args: Json, call: Call) -> Json:
+    session.finish("released")
+    return {}

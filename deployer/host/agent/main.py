@@ -9,26 +9,24 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Dict, List
+from typing import IO, Any, ClassVar, Dict, Iterable, List
 
 # Imported for their operations, which register themselves.
-from . import converge, leasing, reading, releases, stopping, transition, watching  # noqa: F401
-from .base import STATE_DIR, Call, Fail, Json
+from . import converge, look, releases, run, stop, transition, watch  # noqa: F401
+from .base import AUDITED, OPERATIONS, Call, Fail, Json, Operation
 from .guard import guard, recover
 from .lease import Session, audit
-from .registry import AUDITED, OPERATIONS
+from .machine import Machine
 
 LONG = ("unit.stop", "converge")  # audited when they begin, too
 EXIT_ABANDONED = 3
 EXIT_NOT_ROOT = 13
-TIDYING = 2.0  # seconds that programs which are run have to be gone, with the folders that were made for them
+TIDYING = 2.0  # seconds that programs of `run` have to end, and the folders that were made for them to go
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-def perform(session: Session, call: Call, op: Any, args: Json) -> Json:
+def perform(function: Operation, session: Session, call: Call, op: str, args: Json) -> Json:
     """Run one operation; failures of any kind come out as Fail."""
-    function = OPERATIONS.get(op)
-    if function is None:
-        raise Fail("unknown-op", f"this agent has no operation {op!r}")
     result = "ok"
     try:
         if op in LONG:
@@ -38,10 +36,8 @@ def perform(session: Session, call: Call, op: Any, args: Json) -> Json:
         result = failure.code
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        result = "bad-request"
-        raise Fail(
-            result, f"{op}: {type(error).__name__}: {error}", traceback=traceback.format_exc()
-        ) from error
+        result, trace = "bad-request", traceback.format_exc()
+        raise Fail(result, f"{op}: {type(error).__name__}: {error}", traceback=trace) from error
     except OSError as error:
         result = "os-error"
         raise Fail(result, f"{op}: {error}", errno=error.errno, path=error.filename) from error
@@ -53,11 +49,14 @@ def perform(session: Session, call: Call, op: Any, args: Json) -> Json:
 class Channel:
     """The conversation with one operator: a thread for each request, whole lines out."""
 
-    def __init__(self) -> None:
-        self.session = Session()
+    operations: ClassVar[Dict[str, Operation]] = OPERATIONS
+    new_call = Call
+
+    def __init__(self, machine: Machine, output: IO[bytes]) -> None:
+        self.session = Session(machine)
         self.calls: Dict[Any, Call] = {}
         self.running: Dict[Any, threading.Thread] = {}  # programs, for the operation `run`
-        self.output, self.lock = sys.stdout.buffer, threading.Lock()
+        self.output, self.lock = output, threading.Lock()
 
     def send(self, message: Json) -> None:
         line = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
@@ -66,11 +65,12 @@ class Channel:
             self.output.flush()
 
     def answer(self, call: Call, request: Json) -> None:
+        op = request.get("op")
         try:
-            reply = {
-                "id": call.id,
-                "ok": perform(self.session, call, request.get("op"), request.get("args") or {}),
-            }
+            if op not in self.operations:
+                raise Fail("unknown-op", f"this agent has no operation {op!r}")
+            args = request.get("args") or {}
+            reply = {"id": call.id, "ok": perform(self.operations[op], self.session, call, op, args)}
         except Fail as failure:
             reply = {"id": call.id, "error": failure.as_json()}
         except Exception as error:
@@ -82,37 +82,31 @@ class Channel:
         try:
             self.send(reply)
         except OSError:
-            pass  # the operator is gone; the end of our input says so too
+            pass  # the operator is gone; the end of our input shows it too
 
-    def run(self) -> int:
-        for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(signum, self.interrupted)
+    def converse(self, lines: Iterable[bytes]) -> str:
+        """Take requests up to the last; return what becomes of the lease: ``released`` or ``abandoned``."""
         try:
-            for line in sys.stdin.buffer:
+            for line in lines:
                 message = json.loads(line)
                 if message.get("op") == "bye":
-                    return self.leave("released", 0)
+                    return "released"
                 if "cancel" in message:
                     call = self.calls.get(message["cancel"])
                     if call:
                         call.cancel()
                     continue
-                call = self.calls[message.get("id")] = Call(self.send, message.get("id"))
+                call = self.calls[message.get("id")] = self.new_call(self.send, message.get("id"))
                 thread = threading.Thread(target=self.answer, args=(call, message), daemon=True)
                 if message.get("op") == "run":
                     self.running[call.id] = thread
                 thread.start()
         except (OSError, EOFError, ValueError):
             pass  # whatever broke the conversation, its end is the same
-        return self.leave("abandoned", EXIT_ABANDONED)
+        return "abandoned"
 
-    @staticmethod
-    def interrupted(signum: int, frame: Any) -> None:
-        raise EOFError
-
-    def leave(self, state: str, status: int) -> int:
-        for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(signum, signal.SIG_IGN)
+    def leave(self, state: str) -> None:
+        """End what is under way and the lease, if it is held."""
         for call in list(self.calls.values()):
             call.cancel()
         if self.session.generation is not None:
@@ -121,15 +115,26 @@ class Channel:
         until = time.monotonic() + TIDYING
         for thread in list(self.running.values()):
             thread.join(max(0.0, until - time.monotonic()))
-        return status
+
+
+def interrupted(signum: int, frame: Any) -> None:
+    raise EOFError
 
 
 def main(argv: List[str]) -> int:
-    if os.geteuid() != 0 and STATE_DIR == "/var/lib/deployer":
+    machine = Machine()
+    if os.geteuid() != 0 and machine.state_dir == "/var/lib/deployer":
         print("deployer: the agent must run as root", file=sys.stderr)
         return EXIT_NOT_ROOT
     if len(argv) == 2 and argv[0] in ("guard", "recover"):
-        return (guard if argv[0] == "guard" else recover)(argv[1])
-    status = Channel().run()
+        return (guard if argv[0] == "guard" else recover)(machine, argv[1])
+    channel = Channel(machine, sys.stdout.buffer)
+    for signum in SIGNALS:
+        signal.signal(signum, interrupted)
+    state = channel.converse(sys.stdin.buffer)
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    channel.leave(state)
     sys.stdout.flush()
-    os._exit(status)  # threads of cancelled requests may still wait for a child or a socket
+    # Threads of cancelled requests may still wait for a child or a socket.
+    os._exit(0 if state == "released" else EXIT_ABANDONED)

@@ -4,76 +4,34 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import secrets
 import shutil
 from typing import Any, List, Optional, Tuple
 
-from .base import (
-    RUN_DIR,
-    TRANSITION,
-    Call,
-    Fail,
-    Json,
-    ask_systemd,
-    checked,
-    fsync_dir,
-    live_path,
-    read_intact,
-    read_json,
-    read_text,
-    release_dir,
-    remove_file,
-    service_dir,
-    systemctl,
-    transition_path,
-    unit_file,
-    unit_name,
-    write_file,
-    write_json,
-)
+from .base import Call, Fail, Json, checked, operation
+from .files import append, fsync_dir, read_text, remove_file
 from .lease import Session
-from .reading import MANIFEST, manifests, systemd_version
-from .registry import operation
-from .systemd import busctl_all, drop_ins, keys_of
+from .service import Service
 
-UNIT_PROPERTIES = [
-    "LoadState",
-    "FragmentPath",
-    "DropInPaths",
-    "StartLimitIntervalUSec",
-    "StartLimitBurst",
-    "After",
-    "Wants",
-]
+#: What `probe` reports of how systemd understood the unit.
+UNIT_PROPERTIES = "LoadState FragmentPath DropInPaths StartLimitIntervalUSec StartLimitBurst After Wants"
 SERVICE_PROPERTIES = (
-    ("Type", "Environment", "EnvironmentFiles", "User", "Group", "WorkingDirectory", "Slice")
-    + ("Restart", "RestartUSec", "TimeoutStartUSec", "TimeoutStopUSec", "SuccessExitStatus")
-    + ("KillMode", "KillSignal", "FinalKillSignal", "SendSIGKILL", "OOMPolicy", "OOMScoreAdjust")
-    + ("LimitNOFILE", "LimitMEMLOCK", "LimitCORE", "IOAccounting", "NoNewPrivileges")
-    + ("LogRateLimitIntervalUSec", "LogRateLimitBurst")
+    "Type Environment EnvironmentFiles User Group WorkingDirectory Slice "
+    "Restart RestartUSec TimeoutStartUSec TimeoutStopUSec SuccessExitStatus "
+    "KillMode KillSignal FinalKillSignal SendSIGKILL OOMPolicy OOMScoreAdjust "
+    "LimitNOFILE LimitMEMLOCK LimitCORE IOAccounting NoNewPrivileges "
+    "LogRateLimitIntervalUSec LogRateLimitBurst"
+)
+#: Settings that make a unit run in another way, whether or not our text sets them. So do all that begin with Exec.
+DECIDED = (
+    "User Group Type KillMode KillSignal Environment EnvironmentFile PassEnvironment UnsetEnvironment "
+    "WorkingDirectory Restart TimeoutStartSec TimeoutStopSec RootDirectory"
 )
 
-DECIDED = {
-    "User",
-    "Group",
-    "Type",
-    "KillMode",
-    "KillSignal",
-    "Environment",
-    "EnvironmentFile",
-    "PassEnvironment",
-}
-DECIDED |= {
-    "UnsetEnvironment",
-    "WorkingDirectory",
-    "Restart",
-    "TimeoutStartSec",
-    "TimeoutStopSec",
-    "RootDirectory",
-}
 
-
-def file_mode(value: Any) -> int:
+def file_mode(file: Json) -> int:
+    value = file.get("mode", 0o644)
     return int(value, 8) if isinstance(value, str) else int(value)
 
 
@@ -87,132 +45,132 @@ def account(user: Optional[str]) -> Optional[Tuple[int, int]]:
     return entry.pw_uid, entry.pw_gid
 
 
-def make_service_dir(service: str) -> str:
-    folder = os.path.join(service_dir(service), "releases")
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    return folder
+def make_folders(service: Service) -> None:
+    os.makedirs(service.releases, mode=0o755, exist_ok=True)
+
+
+def trash_path(service: Service, release: str) -> str:
+    """A folder that is not a release, beside the releases; `prune` removes those that were left behind."""
+    return os.path.join(service.releases, f".{release}.{secrets.token_hex(4)}.tmp")
 
 
 @operation("stage", audited=True)
 def stage(session: Session, args: Json, call: Call) -> Json:
-    service, release = args["service"], checked(args["release"], "release")
-    owner = account(args.get("user"))
+    service, release = Service(session.machine, args["service"]), args["release"]
+    final, owner = service.release_dir(release), account(args.get("user"))
     with session.holding():
-        folder, final = make_service_dir(service), release_dir(service, release)
+        make_folders(service)
         if os.path.lexists(final):
-            raise Fail("exists", f"release {release} of {service} exists already", path=final)
-        temporary = os.path.join(folder, f".{release}.{secrets.token_hex(4)}.tmp")
+            raise Fail("exists", f"{service.name} already has a release {release}", path=final)
+        temporary = trash_path(service, release)
         os.mkdir(temporary, 0o755)
         try:
             for name, file in args["files"].items():
-                mode = file_mode(file.get("mode", 0o644))
-                private = owner if not mode & 0o077 else None
-                write_file(os.path.join(temporary, checked(name, "file")), file["text"], mode, private)
-            write_json(os.path.join(temporary, "manifest.json"), dict(args["manifest"], release=release))
+                path, mode = os.path.join(temporary, checked(name, "file")), file_mode(file)
+                session.machine.write_file(path, file["text"], mode, None if mode & 0o077 else owner)
+            manifest = dict(args["manifest"], release=release)
+            session.machine.write_json(os.path.join(temporary, "manifest.json"), manifest)
             os.rename(temporary, final)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        fsync_dir(folder)
-        fsync_dir(os.path.dirname(folder))
+        fsync_dir(service.releases)
+        fsync_dir(service.folder)
     return {"path": final}
 
 
-def update_manifest(service: str, release: str, patch: Json) -> Json:
+def update_manifest(service: Service, release: str, patch: Json) -> Json:
     """Merge ``patch`` over a manifest's top level; to be called under the lock."""
-    path = os.path.join(release_dir(service, release), "manifest.json")
-    manifest = read_json(path, MANIFEST)
-    if manifest is None:
-        raise Fail("not-found", f"there is no release {release} of {service}")
+    manifest = service.manifest(release)
     if patch:
         manifest.update(patch)
-        write_json(path, manifest)
+        service.machine.write_json(service.manifest_path(release), manifest)
     return manifest
 
 
 @operation("release.update", audited=True)
 def release_update(session: Session, args: Json, call: Call) -> Json:
-    service, release = args["service"], args["release"]
-    folder = release_dir(service, release)
+    service, release = Service(session.machine, args["service"]), args["release"]
+    folder = service.release_dir(release)
     with session.holding():
         manifest = update_manifest(service, release, args.get("patch") or {})
         for name, file in (args.get("files") or {}).items():
-            text, mode = (
-                (file, 0o644) if isinstance(file, str) else (file["text"], file_mode(file.get("mode", 0o644)))
-            )
-            write_file(os.path.join(folder, checked(name, "file")), text, mode)
+            whole = {"text": file} if isinstance(file, str) else file
+            path = os.path.join(folder, checked(name, "file"))
+            session.machine.write_file(path, whole["text"], file_mode(whole))
         for name, text in (args.get("append") or {}).items():
-            with open(os.path.join(folder, checked(name, "file")), "a", encoding="utf-8") as log:
-                log.write(text)
-                log.flush()
-                os.fsync(log.fileno())
+            append(os.path.join(folder, checked(name, "file")), text)
     return {"manifest": manifest}
 
 
-def deciding(service: str, text: str) -> List[Json]:
+def keys_of(text: str) -> List[str]:
+    """The settings that a unit file or drop-in makes, in order, each once."""
+    lines = [line for line in text.splitlines() if line.lstrip()[:1] not in ("#", ";")]
+    joined = re.sub(r"\\\r?\n", " ", "\n".join(lines))
+    return list(dict.fromkeys(re.findall(r"^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*=", joined, re.M)))
+
+
+def deciding(service: Service, text: str) -> List[Json]:
     """The real unit's drop-ins that set what the unit text sets, or what else makes it run in another way."""
-    decided = DECIDED.union(keys_of(text))
-    found = []
-    for path in drop_ins(unit_name(service)):
+    decided = {*DECIDED.split(), *keys_of(text)}
+    drop_ins = []
+    for path in service.machine.drop_ins(service.unit):
         keys = [key for key in keys_of(read_text(path) or "") if key in decided or key.startswith("Exec")]
         if keys:
-            found.append({"path": path, "keys": keys})
-    return found
+            drop_ins.append({"path": path, "keys": keys})
+    return drop_ins
 
 
 @operation("probe", audited=True)
 def probe(session: Session, args: Json, call: Call) -> Json:
-    """Let systemd read a unit text under a name that nothing else uses, and say how it understood it."""
-    real, name = unit_name(args["service"]), f"deployer-probe-{args['service']}.service"
-    path = os.path.join(RUN_DIR, name)
-    strict = ["--recursive-errors=no"] if (systemd_version() or 0) >= 250 else []
+    """Let systemd read a unit text under a name that nothing else uses, and report how it understood it."""
+    machine, service = session.machine, Service(session.machine, args["service"])
+    name = f"deployer-probe-{service.name}.service"
+    path = os.path.join(machine.run_dir, name)
     with session.holding():
-        os.makedirs(RUN_DIR, exist_ok=True)
+        os.makedirs(machine.run_dir, exist_ok=True)
         try:
-            write_file(path, args["text"])
-            verify = ask_systemd(["systemd-analyze", "verify", "--man=no", *strict, path], check=False)
-            systemctl("daemon-reload")
-            unit, service = busctl_all(name, "Unit"), busctl_all(name, "Service")
+            machine.write_file(path, args["text"])
+            verify = machine.verify(path)
+            machine.systemctl("daemon-reload")
+            of_unit, of_service = machine.properties(name, "Unit"), machine.properties(name, "Service")
         finally:
             remove_file(path)
-            systemctl("daemon-reload", check=False)
-            systemctl("reset-failed", name, check=False)
-    commands: List[Any] = service.get("ExecStart") or []
-    load_error = unit.get("LoadError") or ["", ""]
-    properties = {key: service[key] for key in SERVICE_PROPERTIES if key in service}
-    properties.update({key: unit[key] for key in UNIT_PROPERTIES if key in unit})
+            machine.systemctl("daemon-reload", check=False)
+            machine.systemctl("reset-failed", name, check=False)
+    commands: List[Any] = of_service.get("ExecStart") or []
+    load_error = of_unit.get("LoadError") or ["", ""]
+    properties = {key: of_service[key] for key in SERVICE_PROPERTIES.split() if key in of_service}
+    properties.update({key: of_unit[key] for key in UNIT_PROPERTIES.split() if key in of_unit})
+    lines = (verify.stderr + verify.stdout).splitlines()
     return {
         "verify": {
             "status": verify.returncode,
-            "lines": [line.replace(name, real) for line in (verify.stderr + verify.stdout).splitlines()],
+            "lines": [line.replace(name, service.unit) for line in lines],
         },
         "argv": commands[0][1] if commands else [],
         "properties": properties,
-        "load_error": load_error[1].replace(name, real) or load_error[0] or None,
-        "drop_ins": deciding(args["service"], args["text"]),
+        "load_error": load_error[1].replace(name, service.unit) or load_error[0] or None,
+        "drop_ins": deciding(service, args["text"]),
     }
 
 
 @operation("prune", audited=True)
 def prune(session: Session, args: Json, call: Call) -> Json:
     """Remove the oldest releases beyond ``keep``; never the live one, the one live before it, or a transition's."""
-    service, removed = args["service"], []
+    service, removed = Service(session.machine, args["service"]), []
     with session.holding():
-        known = manifests(service)
-        live = (unit_file(live_path(service)) or {}).get("release")
-        transition = read_intact(transition_path(service), TRANSITION) or {}
-        spared = {live, transition.get("from"), transition.get("to")}
-        spared.update(
-            [item["release"] for item in known if item.get("was_live") and item["release"] != live][-1:]
-        )
-        folder = make_service_dir(service)
-        for item in known[: max(0, len(known) - int(args["keep"]))]:
+        make_folders(service)
+        manifests, live = service.manifests(), service.live_release()
+        transition = service.transition() or {}
+        before = [item["release"] for item in manifests if item.get("was_live") and item["release"] != live]
+        spared = {live, transition.get("from"), transition.get("to"), *before[-1:]}
+        for item in manifests[: max(0, len(manifests) - int(args["keep"]))]:
             if item["release"] not in spared:
-                trash = os.path.join(folder, f".{item['release']}.{secrets.token_hex(4)}.tmp")
-                os.rename(release_dir(service, item["release"]), trash)
+                os.rename(service.release_dir(item["release"]), trash_path(service, item["release"]))
                 removed.append(item["release"])
-        for name in os.listdir(folder):  # ours and what an interrupted stage left
+        for name in os.listdir(service.releases):  # ours, and what an interrupted stage left
             if name.startswith(".") and name.endswith(".tmp"):
-                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        fsync_dir(folder)
+                shutil.rmtree(os.path.join(service.releases, name), ignore_errors=True)
+        fsync_dir(service.releases)
     return {"removed": removed}

@@ -1,4 +1,4 @@
-"""What is known of a host before anything runs there: the engine's environment, the model, memory and GPUs."""
+"""What can be known before anything runs: the engine's environment and the model."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
-import time
-from typing import List, Optional, Set, Tuple
+from typing import Set, Tuple
 
-from .base import Fail, Json, execute, read_text
-from .procs import compute_caps, gpu_list, gpu_processes
+from .base import Fail, Json
+from .files import read_text
+from .machine import Machine
 
 #: Distributions of the engine's environment whose versions decide whether it runs.
 PACKAGES = ("sglang", "httpx", "torch", "transformers", "sglang-kernel", "sgl-kernel", "flashinfer-python")
-#: A config.json above this, in bytes, is none.
+#: A config.json above this, in bytes, is not read.
 CONFIG_LIMIT = 16 << 20
 
 ENGINE_FACTS = """
@@ -43,7 +42,7 @@ print(json.dumps(dict(found, packages=versions, python_version=platform.python_v
 
 
 def last_object(text: str) -> Json:
-    """The JSON object in the last line that holds one: whatever an environment prints around it. Empty: none."""
+    """Return the JSON object in the last line that holds one, whatever is printed around it; empty if there is none."""
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
             with contextlib.suppress(ValueError, RecursionError):
@@ -51,18 +50,18 @@ def last_object(text: str) -> Json:
     return {}
 
 
-def engine_facts(python: str) -> Json:
-    """Versions by metadata, without an import; ``fingerprint`` changes with SGLang's files and what it stands on."""
+def engine_facts(machine: Machine, python: str) -> Json:
+    """Versions by metadata, without an import; ``fingerprint`` changes with SGLang's files and what it depends on."""
     path = shutil.which(python)
     facts: Json = {"python": python, "exists": bool(path), "sglang": None, "httpx": None, "fingerprint": None}
     facts.update(packages={}, python_version=None)
     if path:
         try:
-            done = execute([path, "-I", "-c", ENGINE_FACTS % (PACKAGES,)], timeout=60, check=False)
+            done = machine.execute([path, "-I", "-c", ENGINE_FACTS % (PACKAGES,)], timeout=60, check=False)
         except Fail as failure:
             if failure.code != "missing-tool":
                 raise
-            return dict(facts, exists=False)  # no program, or one for another processor
+            return dict(facts, exists=False)  # not a program, or one for another processor
         facts.update(last_object(done.stdout))
         if not isinstance(facts["packages"], dict):
             facts["packages"] = {}
@@ -71,7 +70,7 @@ def engine_facts(python: str) -> Json:
 
 
 def first_time(folder: str, seen: Set[Tuple[int, int]]) -> bool:
-    """Whether a folder was not walked yet: links may lead back to where they are."""
+    """Whether a folder was not walked yet: a link may lead back to one that was."""
     try:
         info = os.stat(folder)
     except OSError:
@@ -82,9 +81,8 @@ def first_time(folder: str, seen: Set[Tuple[int, int]]) -> bool:
 
 
 def model_facts(path: str) -> Json:
-    """Size and fingerprint of a model: names, sizes and times of its files, and the text of its small JSON files."""
-    digest, total, count = hashlib.sha256(), 0, 0
-    weights = 0
+    """Size and fingerprint of a model: the names, sizes and times of its files, the text of its small JSON files."""
+    digest, total, count, weights = hashlib.sha256(), 0, 0, 0
     exists = os.path.isdir(path)
     seen: Set[Tuple[int, int]] = set()
     first_time(path, seen)
@@ -97,7 +95,7 @@ def model_facts(path: str) -> Json:
             with contextlib.suppress(OSError):
                 info = os.stat(full)
                 if not stat.S_ISREG(info.st_mode):
-                    continue  # to read a pipe is to wait for somebody
+                    continue  # reading a pipe may wait for ever
                 small = name.endswith(".json") and info.st_size < 1 << 20
                 mark = read_text(full) if small else int(info.st_mtime)
                 digest.update(
@@ -105,7 +103,7 @@ def model_facts(path: str) -> Json:
                 )
                 total, count = total + info.st_size, count + 1
                 if folder == path and name.endswith(".safetensors") and not name.startswith("consolidated"):
-                    weights += info.st_size  # `consolidated` is the same weights once more
+                    weights += info.st_size  # `consolidated` holds the same weights again
     config, own = None, os.path.join(path, "config.json")
     with contextlib.suppress(OSError, ValueError, RecursionError):
         info = os.stat(own)
@@ -121,31 +119,3 @@ def model_facts(path: str) -> Json:
         "fingerprint": fingerprint,
         "config": config,
     }
-
-
-def memory_total() -> Optional[int]:
-    """The host's memory in bytes, as the kernel says."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.M)
-    return int(found.group(1)) << 10 if found else None
-
-
-def gpu_facts(
-    problems: List[str], patience: Optional[float] = None
-) -> Tuple[Optional[List[Json]], List[Json]]:
-    """GPUs (None where they cannot be seen) and the processes on them. A driver that does not answer is a problem.
-
-    ``patience``: seconds for all of it.
-    """
-    until = None if patience is None else time.monotonic() + patience
-    try:
-        gpus = gpu_list(until)
-        processes = (gpu_processes(gpus, until) if gpus is not None else None) or []
-        caps = compute_caps(until) if gpus else {}
-    except Fail as failure:
-        problems.append("GPUs cannot be seen: %s" % failure.message)
-        return None, []
-    if gpus is not None and not gpus:
-        problems.append("GPUs cannot be seen: nvidia-smi names none")
-    for gpu in gpus or []:
-        gpu["compute_cap"] = caps.get(gpu["index"])
-    return gpus, processes

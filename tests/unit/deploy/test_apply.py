@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import functools
 import json
@@ -28,12 +27,12 @@ from deployer.errors import (
     ValidationRefused,
 )
 from deployer.host.client import HostClient
-from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.records.answers import ProbeReport, VerifyReport
 from deployer.records.outcome import Outcome, Plan
 from deployer.records.verdict import Verdict
 from deployer.report.change_view import print_outcome
 from deployer.report.terminal import TerminalReporter
+from tests.fakes.host import Engine, FakeHost, FakeWorld
 
 GIB = 1024**3
 LIVE = "0001-tp1"
@@ -150,10 +149,7 @@ def after_an_apply() -> FakeWorld:
 
 def live_copy() -> FakeWorld:
     """A world of its own on which tp1 is live by an apply."""
-    known, made = after_an_apply(), world()
-    for name in ("engines", "services", "observed", "sampled", "lease"):
-        setattr(made, name, copy.deepcopy(getattr(known, name)))
-    return made
+    return after_an_apply().copy()
 
 
 @pytest.fixture
@@ -166,10 +162,10 @@ def live_world() -> FakeWorld:
 
 def restored(made: FakeWorld) -> None:
     state = made.service("kimi")
-    assert state.running == LIVE
+    assert state.release == LIVE
     assert f"Release={LIVE}" in (state.live or "")
     assert state.candidate is None
-    assert state.transition is None
+    assert state.transition() is None
 
 
 def test_what_is_promised_first_is_done_first(live_world: FakeWorld) -> None:
@@ -194,9 +190,9 @@ def test_what_is_promised_first_is_done_first(live_world: FakeWorld) -> None:
     steps = [args["step"] for op, args in live_world.calls if op == "transition.step"]
     assert steps == ["switch", "wait", "verify", "bench", "promote", "finish"]
     state = live_world.service("kimi")
-    assert state.running == "0002-tp2"
+    assert state.release == "0002-tp2"
     assert "Release=0002-tp2" in (state.live or "")
-    manifest = state.releases["0002-tp2"]["manifest"]
+    manifest = state.manifest("0002-tp2")
     assert manifest["was_live"] is True
     assert manifest["previous"] == LIVE
     assert manifest["timeline"]
@@ -241,7 +237,7 @@ def test_a_bad_candidate_goes_back(
     assert outcome.failure
     assert phase is None or outcome.failure.phase == phase
     restored(live_world)
-    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "failed"
+    assert live_world.service("kimi").manifest("0002-tp2")["state"] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -270,20 +266,19 @@ def test_a_load_client_that_gives_nothing_is_no_verdict(live_world: FakeWorld) -
     assert outcome.failure
     assert outcome.failure.phase == "bench"
     restored(live_world)
-    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "inconclusive"
+    assert live_world.service("kimi").manifest("0002-tp2")["state"] == "inconclusive"
 
 
 def test_a_load_client_that_fails_because_the_server_died_tells_of_the_server(live_world: FakeWorld) -> None:
     def die(_args: Any) -> tuple[list[str], int]:
-        service = live_world.service("kimi")
-        service.running, service.failed = None, True
+        live_world.service("kimi").end()
         return [], 1
 
     live_world.run = die
     outcome = run(live_world, "tp2")
     assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
     restored(live_world)
-    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "failed"
+    assert live_world.service("kimi").manifest("0002-tp2")["state"] == "failed"
 
 
 @pytest.mark.parametrize("how", ["dies", "not-in-effect", "out-of-our-hands", "nothing-left"])
@@ -334,7 +329,7 @@ def test_nothing_live_and_a_bad_candidate_is_down() -> None:
     made.engines["0001-tp2"] = engine(TP2, fails_after=0.0)
     outcome = run(made, "tp2")
     assert (outcome.outcome, outcome.exit_code) == ("down", 6)
-    assert made.service("kimi").running is None
+    assert made.service("kimi").release is None
 
 
 OPERATIONS = ["unit.stop", "unit.start", "watch", "run", "promote", "converge", "transition.step"]
@@ -350,10 +345,10 @@ def test_a_lost_connection_is_taken_up_where_it_was(live_world: FakeWorld, op: s
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_ctrl_c_anywhere_goes_back(live_world: FakeWorld, op: str) -> None:
-    live_world.faults[op] = [KeyboardInterrupt()]  # type: ignore[list-item]  # what Ctrl-C raises
+    live_world.faults[op] = [KeyboardInterrupt()]  # what Ctrl-C raises
     outcome = run(live_world, "tp2")
     if op == "converge":  # promoted already: there is no way back any more, and none is needed
-        assert live_world.service("kimi").running == "0002-tp2"
+        assert live_world.service("kimi").release == "0002-tp2"
         return
     assert (outcome.outcome, outcome.exit_code) == ("interrupted", 130)
     restored(live_world)
@@ -429,7 +424,7 @@ def test_a_host_that_cannot_converge_keeps_its_guard(live_world: FakeWorld) -> N
     outcome = run(live_world, "tp2")
     assert (outcome.outcome, outcome.exit_code) == ("down", 6)
     assert "the host's guard goes on trying" in outcome.message
-    assert live_world.service("kimi").transition is not None
+    assert live_world.service("kimi").transition() is not None
 
 
 def test_without_consent_nothing_is_staged(live_world: FakeWorld) -> None:
@@ -456,13 +451,13 @@ def test_rollback_to_a_release_that_fails_now_keeps_the_live_one(live_world: Fak
     with session(live_world) as opened:
         outcome = rollback(opened, Silent(), Agreed())
     assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("rolled_back", 5, "0002-tp2")
-    assert live_world.service("kimi").running == "0002-tp2"
+    assert live_world.service("kimi").release == "0002-tp2"
     # It was proven once and stays a target: a failed return does not unprove it.
-    assert live_world.service("kimi").releases[LIVE]["manifest"]["was_live"] is True
+    assert live_world.service("kimi").manifest(LIVE)["was_live"] is True
 
 
 def test_an_abandoned_change_is_resumed(live_world: FakeWorld) -> None:
-    live_world.faults["watch"] = [SystemExit()]  # type: ignore[list-item]  # the operator's process ends here
+    live_world.faults["watch"] = [SystemExit()]  # the operator's process ends here
     wanted = load_profile("tp2", profile_folders())
     opened = session(live_world).open()
     with pytest.raises(SystemExit):
@@ -479,7 +474,7 @@ def test_there_may_be_nothing_to_resume(live_world: FakeWorld) -> None:
 
 
 def test_converge_starts_what_is_live(live_world: FakeWorld) -> None:
-    live_world.service("kimi").running = None
+    live_world.service("kimi").end("inactive")
     with session(live_world) as opened:
         outcome = converge(opened, Silent())
     assert (outcome.outcome, outcome.exit_code) == ("live", 0)
@@ -488,7 +483,7 @@ def test_converge_starts_what_is_live(live_world: FakeWorld) -> None:
 
 def left_behind(made: FakeWorld) -> None:
     """An operator's process that ended in the middle of an apply of tp2."""
-    made.faults["watch"] = [SystemExit()]  # type: ignore[list-item]
+    made.faults["watch"] = [SystemExit()]
     wanted = load_profile("tp2", profile_folders())
     opened = session(made).open()
     with pytest.raises(SystemExit):
@@ -501,7 +496,7 @@ def test_a_change_left_behind_is_ended_before_a_rollback(live_world: FakeWorld) 
     with session(live_world) as opened, pytest.raises(Refused, match="nothing before it"):
         rollback(opened, Silent(), Agreed())
     restored(live_world)
-    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "abandoned"
+    assert live_world.service("kimi").manifest("0002-tp2")["state"] == "abandoned"
 
 
 def test_a_change_left_behind_that_cannot_be_ended_is_said_so(live_world: FakeWorld) -> None:
@@ -545,5 +540,5 @@ def test_a_unit_that_cannot_be_checked_for_want_of_space_is_not_called_wrong(
     with pytest.raises(ValidationRefused, match="no room for temporary files") as caught:
         run(live_world, "tp2")
     assert "/tmp" in str(caught.value.remedy)
-    assert live_world.service("kimi").releases["0002-tp2"]["manifest"]["state"] == "abandoned"
+    assert live_world.service("kimi").manifest("0002-tp2")["state"] == "abandoned"
     restored(live_world)

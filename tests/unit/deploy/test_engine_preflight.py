@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ import pytest
 from deployer.deploy.engine_preflight import KEPT, Question, ask_host, cache_folder, telling
 from deployer.errors import AgentError, ChannelLost, ConfigError, HostError
 from deployer.host.client import HostClient
-from deployer.host.fake import FakeHost, FakeWorld
 from deployer.inspect.learn import learn, tables
 from deployer.records.hardware import EngineFacts
 from deployer.records.host import HostState
 from deployer.sglang.flags.versions import flag_table
 from deployer.sglang.server.answers import Asked, find_answer
 from deployer.sglang.server.question_program import MARK
+from tests.fakes.host import FakeHost, FakeWorld
 from tests.unit.deploy.builders import host_state, release, service_state
 from tests.unit.sglang.flags.builders import PYTHON, service
 
@@ -32,6 +33,7 @@ class Box:
     def __init__(self, folder: Path) -> None:
         self.world = FakeWorld()
         self.world.run = self.run
+        self.client = HostClient(FakeHost(self.world))
         self.cache = folder
         self.asked: list[dict[str, Any]] = []
         self.noise = ["warming up", MARK + "{", MARK + "[]"]
@@ -48,13 +50,14 @@ class Box:
 
     def ask(self, *questions: Question, observed: HostState | None = None, **changes: Any) -> list[Asked]:
         facts = observed or host_state(service_state(), engine=ENGINE)
-        client = HostClient(FakeHost(self.world))
-        return ask_host(client, service(**changes), facts, questions, cache=self.cache)
+        return ask_host(self.client, service(**changes), facts, questions, cache=self.cache)
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
-    return Box(tmp_path / "cache")
+def box(tmp_path: Path) -> Iterator[Box]:
+    box = Box(tmp_path / "cache")
+    yield box
+    box.client.close()
 
 
 def question(*more: str, **environment: str) -> Question:
@@ -243,9 +246,8 @@ def flags(*names: str, **more: Any) -> list[str]:
 
 def test_learn(box: Box, tmp_path: Path) -> None:
     box.world.run = lambda args: (flags("--brand-new"), 0)
-    client = HostClient(FakeHost(box.world))
     folder = tmp_path / "site" / "flags"
-    found = learn(client, service(environment={"A": "1"}), folder)
+    found = learn(box.client, service(environment={"A": "1"}), folder)
     assert (str(found.table.version), found.compared) == ("0.5.14", "0.5.12.post1")
     assert found.difference.added == ("--brand-new",)
     assert "--port" in found.difference.removed
@@ -259,7 +261,7 @@ def test_learn(box: Box, tmp_path: Path) -> None:
 def test_learning_again_replaces_a_damaged_table(box: Box, tmp_path: Path) -> None:
     (tmp_path / "args-0.5.14.json").write_text("{")
     box.world.run = lambda args: (flags(), 0)
-    learn(HostClient(FakeHost(box.world)), service(), tmp_path)
+    learn(box.client, service(), tmp_path)
     assert flag_table("0.5.14", tmp_path).learned
 
 
@@ -277,7 +279,7 @@ def test_learning_again_replaces_a_damaged_table(box: Box, tmp_path: Path) -> No
 def test_learning_nothing(box: Box, tmp_path: Path, lines: list[str]) -> None:
     box.world.run = lambda args: (lines, 0)
     with pytest.raises(HostError):
-        learn(HostClient(FakeHost(box.world)), service(), tmp_path)
+        learn(box.client, service(), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -285,16 +287,16 @@ def test_a_folder_that_cannot_be_written(box: Box, tmp_path: Path) -> None:
     (tmp_path / "flags").write_text("")
     box.world.run = lambda args: (flags(), 0)
     with pytest.raises(ConfigError, match="cannot be written"):
-        learn(HostClient(FakeHost(box.world)), service(), tmp_path / "flags")
+        learn(box.client, service(), tmp_path / "flags")
 
 
 def test_a_full_disk_is_not_sglangs_fault(box: Box, tmp_path: Path) -> None:
     why = AgentError("no-space", "there is no room for temporary files: [Errno 28] No space left on device")
     box.world.faults = {"run": [why]}
     with pytest.raises(HostError, match="no room for temporary files") as caught:
-        learn(HostClient(FakeHost(box.world)), service(), tmp_path)
+        learn(box.client, service(), tmp_path)
     assert "free some space" in str(caught.value.remedy)
     box.world.faults = {"run": [AgentError("command", "cannot be run")]}
     with pytest.raises(HostError) as caught:
-        learn(HostClient(FakeHost(box.world)), service(), tmp_path)
+        learn(box.client, service(), tmp_path)
     assert "engine.python" in str(caught.value.remedy)

@@ -10,9 +10,9 @@ import pytest
 from deployer.config.profile import Profile, load_profile, profile_folders
 from deployer.deploy.apply import apply
 from deployer.deploy.reporter import Silent
-from deployer.host.fake import FakeWorld
 from deployer.records.outcome import Outcome
 from deployer.records.verdict import BaselineUsed, Verdict
+from tests.fakes.host import FakeWorld
 from tests.unit.deploy.test_apply import LIVE, TP1, TP2, Agreed, bench, engine, live_copy, session
 
 
@@ -36,7 +36,7 @@ def applied(made: FakeWorld, profile: Profile, rate: float, consent: Agreed | No
     """Apply a profile whose benchmark then shows ``rate`` where the live one has 100."""
     document = bench(rate)
     made.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
-    number = len(made.service("kimi").releases) + 1
+    number = len(made.service("kimi").manifests()) + 1
     made.engines[f"{number:04d}-{profile.name}"] = engine(TP2 if profile.name == "tp2" else TP1)
     with session(made) as opened:
         return apply(opened, profile, Silent(), consent or Agreed())
@@ -48,7 +48,7 @@ def live_world() -> FakeWorld:
 
 
 def test_the_first_of_a_profile_is_held_against_nothing_and_says_so(live_world: FakeWorld) -> None:
-    manifest = live_world.service("kimi").releases[LIVE]["manifest"]
+    manifest = live_world.service("kimi").manifest(LIVE)
     assert manifest["verdict"]["summary"] == "pass (no thresholds and no baseline yet)"
     assert manifest["verdict"]["relative"] is None
 
@@ -61,7 +61,7 @@ def test_the_same_profile_does_not_get_slower_unnoticed(live_world: FakeWorld) -
     assert "throughput -20.0 % (" in outcome.failure.cause
     assert "against 1 start of tp1" in outcome.failure.cause
     assert "--baseline none" in str(outcome.failure.remedy)
-    assert live_world.service("kimi").running == LIVE
+    assert live_world.service("kimi").release == LIVE
 
 
 def test_a_loss_is_accepted_where_nothing_is_to_decide(live_world: FakeWorld) -> None:
@@ -91,7 +91,7 @@ def test_as_fast_as_before_passes_and_history_says_by_how_much(live_world: FakeW
     assert outcome.verdict.summary is not None
     assert outcome.verdict.summary.startswith("pass: +1.0 % (-")
     assert outcome.verdict.summary.endswith("against 1 start of tp1")
-    kept = live_world.service("kimi").releases["0002-tp1"]["manifest"]["verdict"]
+    kept = live_world.service("kimi").manifest("0002-tp1")["verdict"]
     assert kept["relative"]["interval"][0] < 0 < kept["relative"]["interval"][1]
 
 
@@ -140,7 +140,7 @@ def test_a_server_that_may_hang_is_never_promoted(live_world: FakeWorld, policy:
     assert (outcome.outcome, outcome.exit_code) == ("inconclusive", 7)
     assert outcome.failure is not None
     assert "deployer logs" in str(outcome.failure.remedy)
-    assert live_world.service("kimi").running == LIVE
+    assert live_world.service("kimi").release == LIVE
 
 
 def test_a_server_that_does_not_serve_after_its_benchmark_failed(live_world: FakeWorld) -> None:
@@ -148,7 +148,7 @@ def test_a_server_that_does_not_serve_after_its_benchmark_failed(live_world: Fak
     assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
     assert outcome.failure is not None
     assert "(/health: 503)" in outcome.failure.cause
-    kept = live_world.service("kimi").releases["0002-tp1"]["manifest"]
+    kept = live_world.service("kimi").manifest("0002-tp1")
     assert (kept["state"], kept["verdict"]["result"]) == ("failed", "fail")
     assert "/health: 503" in kept["verdict"]["summary"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 from deployer.errors import AgentError, ChannelLost, HostError, LeaseHeld, LeaseLost, WorldMoved
 from deployer.host.channel import ChannelHost, Tail, begin_agent, result_of
 from deployer.host.client import HostClient
-from deployer.host.fake import Engine, FakeHost, FakeWorld
 from deployer.host.hostkeys import pinned_fingerprint
 from deployer.host.streams import translated
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import RunLine
 from deployer.records.host import ServiceState
 from deployer.records.release import Release
+from tests.fakes.host import Engine, FakeHost, FakeWorld
 
 
 class ScriptedPipe:
@@ -190,36 +191,37 @@ def test_a_pin_may_be_a_key_or_a_fingerprint() -> None:
 # --- the fake ---------------------------------------------------------------------------------------------------
 
 
-def test_the_fake_records_calls_and_raises_what_it_is_told_to() -> None:
+def test_the_fake_records_calls_and_raises_faults() -> None:
     world = FakeWorld(faults={"observe": [ChannelLost("gone")]})
-    client = HostClient(FakeHost(world))
-    with pytest.raises(ChannelLost):
-        client.observe({"kimi": 1})
-    assert client.observe({"kimi": 1}).services["kimi"].live is None
+    with closing(HostClient(FakeHost(world))) as client:
+        with pytest.raises(ChannelLost):
+            client.observe({"kimi": 1})
+        assert client.observe({"kimi": 1}).services["kimi"].live is None
     assert [op for op, _ in world.calls] == ["observe", "observe"]
 
 
 def test_the_fakes_engine_answers_when_it_is_ready() -> None:
     world = FakeWorld(engines={"0001-a": Engine(http={"/server_info": (200, "{}")})})
     world.make_live("kimi", "0001-a")
-    client = HostClient(FakeHost(world))
     endpoint = Endpoint("kimi", "127.0.0.1", 1)
-    assert client.http("GET", "/health", endpoint).status == 200
-    assert client.http("GET", "/server_info?x=1", endpoint).body == "{}"
-    assert client.http("GET", "/none", endpoint).status == 404
-    world.engines["0001-a"] = Engine(ready_after=None)
-    with pytest.raises(AgentError) as caught:
-        client.http("GET", "/health", endpoint)
+    with closing(HostClient(FakeHost(world))) as client:
+        assert client.http("GET", "/health", endpoint).status == 200
+        assert client.http("GET", "/server_info?x=1", endpoint).body == "{}"
+        assert client.http("GET", "/none", endpoint).status == 404
+        world.engines["0001-a"] = Engine(ready_after=None)
+        with pytest.raises(AgentError) as caught:
+            client.http("GET", "/health", endpoint)
     assert caught.value.detail == {"state": "refused"}
 
 
-def test_the_fake_runs_what_it_is_given() -> None:
+def test_the_fakes_programs_print_what_the_world_says() -> None:
     world = FakeWorld(run=lambda args: ([str(args["argv"])], 3))
-    stream = HostClient(FakeHost(world)).run(["x"], timeout=1.0)
-    assert stream.next() == RunLine("['x']")
-    with pytest.raises(StopIteration):
-        stream.next()
-    assert stream.result.status == 3
+    with closing(HostClient(FakeHost(world))) as client:
+        stream = client.run(["x"], timeout=1.0)
+        assert stream.next() == RunLine("['x']")
+        with pytest.raises(StopIteration):
+            stream.next()
+        assert stream.result.status == 3
 
 
 def test_a_full_disk_of_the_host_is_called_one() -> None:

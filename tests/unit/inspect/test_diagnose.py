@@ -19,7 +19,6 @@ from rich.console import Console
 
 from deployer.deploy.session import Session
 from deployer.errors import Refused, UsageError
-from deployer.host.fake_world import Engine, FakeWorld
 from deployer.inspect import diagnose as diagnose_
 from deployer.inspect import log_file
 from deployer.inspect.diagnose import of_file, of_release, of_service
@@ -28,6 +27,7 @@ from deployer.report.diagnosis_view import diagnosis_view
 from deployer.sglang.log import encoding
 from deployer.sglang.log.diagnosis import Diagnosis
 from deployer.sglang.log.encoding import text_of
+from tests.fakes.host import Engine, FakeWorld
 from tests.unit.deploy.test_apply import session
 from tests.unit.sglang.log.builders import QUIT, trace, until
 
@@ -46,7 +46,7 @@ def render(found: Diagnosis) -> str:
 
 
 def opened(made: FakeWorld) -> Session:
-    return session(made).open()
+    return session(made)
 
 
 def world(log: tuple[str, ...], **changes: Any) -> FakeWorld:
@@ -97,7 +97,7 @@ def test_a_server_that_died_is_explained_with_line_numbers() -> None:
 
 def test_the_kernels_messages_are_read() -> None:
     made = world((*until("load", "TP0"), *QUIT), fails_after=0.0)
-    made.kernel_log = ("Out of memory: Killed process 4711 (sglang::schedul) total-vm:1kB",)
+    made.machine.kernel_log = ("Out of memory: Killed process 4711 (sglang::schedul) total-vm:1kB",)
     with opened(made) as here:
         found = of_service(here)
     assert found.as_dict()["signature"] == "host_oom"
@@ -122,7 +122,8 @@ def test_of_a_long_journal_both_ends_are_read(monkeypatch: pytest.MonkeyPatch) -
     document = found.as_dict()
     assert document["outcome"] == "failed"
     assert document["reached"] == "ready"
-    assert "the first 100 lines and the newest 50 were read" in document["left_out"]
+    # One of the newest 50 entries of the journal is an empty line.
+    assert "the first 100 lines and the newest 49 were read" in document["left_out"]
     assert "the first 100 lines" in " ".join(render(found).split())
     short = world((*begin, *chatter[:100]))
     with opened(short) as here:
@@ -131,16 +132,9 @@ def test_of_a_long_journal_both_ends_are_read(monkeypatch: pytest.MonkeyPatch) -
 
 
 def kept(made: FakeWorld, **changes: Any) -> None:
-    name = session(made).service.name
-    manifest = {
-        "schema": 1,
-        "release": "0002-pp8",
-        "number": 2,
-        "state": "failed",
-        "was_live": False,
-        **changes,
-    }
-    made.service(name).releases["0002-pp8"] = {"manifest": manifest, "files": {"log.txt": "\n".join(OOM)}}
+    files = {"log.txt": "\n".join(OOM)}
+    manifest = {"state": "failed", "was_live": False, **changes}
+    made.service(session(made).service.name).keep("0002-pp8", manifest, files)
 
 
 def test_a_release_is_diagnosed_from_what_it_kept() -> None:
@@ -160,7 +154,7 @@ def test_a_release_is_diagnosed_from_what_it_kept() -> None:
 def test_a_release_that_was_never_started_is_called_that() -> None:
     made = world(())
     kept(made, state="abandoned")
-    made.service(session(made).service.name).releases["0002-pp8"]["files"] = {}
+    Path(made.service(session(made).service.name).release_dir("0002-pp8"), "log.txt").unlink()
     with opened(made) as here:
         found = of_release(here, 2)
     assert found.verdict == "no failure: this release was never started (it is abandoned)"

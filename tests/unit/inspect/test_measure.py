@@ -10,11 +10,11 @@ import pytest
 
 from deployer.deploy.reporter import Silent
 from deployer.errors import AgentError, GateInconclusive, Interrupted, LeaseHeld, NothingServing, Refused
-from deployer.host.fake import FakeWorld
 from deployer.inspect.compare import BenchStore
 from deployer.inspect.history import history
 from deployer.inspect.measure import Measured, measure
 from deployer.report.service_view import history_view
+from tests.fakes.host import FakeWorld
 from tests.unit.deploy.test_apply import LIVE, TP1, bench, engine, run, session, world
 from tests.unit.report.test_bench_table import text
 
@@ -38,16 +38,17 @@ def measured(made: FakeWorld, rate: float = 90.0, **wishes: Any) -> Measured:
 
 
 def test_it_is_kept_beside_its_release_and_nothing_else_is_changed(live_world: FakeWorld) -> None:
-    before = dict(live_world.service("kimi").releases[LIVE]["manifest"])
+    before = dict(live_world.service("kimi").manifest(LIVE))
     assert measured(live_world).name == f"{LIVE}@1"
     assert measured(live_world, 95.0).name == f"{LIVE}@2"
-    kept = live_world.service("kimi").releases[LIVE]
-    assert json.loads(kept["files"]["bench-2.json"])["levels"][0]["aggregate_tok_s"] == 95.0
-    assert json.loads(kept["files"]["bench.json"])["levels"][0]["aggregate_tok_s"] == 100.0
-    assert [item["summary"]["levels"] for item in kept["manifest"]["benches"]] == [{"2": 90.0}, {"2": 95.0}]
-    assert {key: kept["manifest"][key] for key in before} == before
+    service = live_world.service("kimi")
+    for name, rate in (("bench-2.json", 95.0), ("bench.json", 100.0)):
+        assert json.loads(service.file(LIVE, name))["levels"][0]["aggregate_tok_s"] == rate
+    manifest = service.manifest(LIVE)
+    assert [item["summary"]["levels"] for item in manifest["benches"]] == [{"2": 90.0}, {"2": 95.0}]
+    assert {key: manifest[key] for key in before} == before
     assert not CHANGING & {op for op, _ in live_world.calls}
-    assert live_world.service("kimi").running == LIVE
+    assert live_world.service("kimi").release == LIVE
     assert live_world.lease is not None
     assert live_world.lease["state"] == "released"
 
@@ -104,9 +105,9 @@ def test_others_see_what_the_lease_is_for(live_world: FakeWorld) -> None:
 
 
 def test_a_change_that_was_left_under_way_comes_first(live_world: FakeWorld) -> None:
-    live_world.service("kimi").transition = {
-        "from": LIVE, "to": "0002-x", "profile": "x", "step": "wait", "grace": 5.0, "started": 0.0
-    }  # fmt: skip
+    service = live_world.service("kimi")
+    transition = {"from": LIVE, "to": "0002-x", "profile": "x", "step": "wait", "grace": 5.0, "started": 0.0}
+    service.machine.write_json(service.transition_path, {**transition, "boot_id": service.machine.boot_id})
     with pytest.raises(Refused, match="a change to 0002-x was left unfinished"):
         measured(live_world)
 
@@ -170,16 +171,16 @@ def test_failed_requests_are_no_trouble_if_the_server_goes_on_serving(live_world
 
 def test_figures_of_two_processes_are_shown_and_not_kept(live_world: FakeWorld) -> None:
     state = live_world.service("kimi")
-    found = after_it(live_world, lambda: live_world.start(state, LIVE), completed=1, failed={"reset": 1})
+    found = after_it(live_world, state.restart, completed=1, failed={"reset": 1})
     assert (found.name, found.bench.levels[0].aggregate_tok_s) == (f"{LIVE}@?", 95.0)
     assert isinstance(found.trouble, GateInconclusive)
     assert "restarted while it was measured" in found.trouble.message
-    assert "benches" not in state.releases[LIVE]["manifest"]
+    assert "benches" not in state.manifest(LIVE)
 
 
 def test_a_server_that_died_of_its_benchmark(live_world: FakeWorld) -> None:
     def die() -> None:
-        live_world.service("kimi").running = None
+        live_world.service("kimi").end("inactive")
 
     found = after_it(live_world, die, completed=1, failed={"reset": 1})
     assert isinstance(found.trouble, NothingServing)
@@ -198,7 +199,7 @@ def test_an_interruption_says_what_becomes_of_the_figures(live_world: FakeWorld)
 
 
 def test_nothing_serves(live_world: FakeWorld) -> None:
-    live_world.service("kimi").running = None
+    live_world.service("kimi").end("inactive")
     with pytest.raises(NothingServing):
         measured(live_world)
 
@@ -212,4 +213,4 @@ def test_nothing_was_measured(live_world: FakeWorld) -> None:
     live_world.run = lambda args: ([json.dumps({"event": "result", "bench": empty})], 0)
     with session(live_world) as opened, pytest.raises(GateInconclusive, match="none of the 2 requests"):
         measure(opened, {}, Silent(), BenchStore.of(opened))
-    assert "benches" not in live_world.service("kimi").releases[LIVE]["manifest"]
+    assert "benches" not in live_world.service("kimi").manifest(LIVE)

@@ -14,7 +14,8 @@ from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.deploy.facts import with_host
 from deployer.deploy.preflight import objections
-from deployer.host.agent import procs, survey
+from deployer.host.agent.gpus import gpu_facts
+from deployer.host.agent.machine import Machine
 from deployer.records.hardware import Gpu, GpuProcess
 from deployer.records.host import HostState
 from deployer.sglang.flags.devices import MOST, last_place, rank_places, taken
@@ -23,7 +24,7 @@ from tests.unit.deploy.builders import GIB, host_state, release, service_state
 from tests.unit.deploy.test_preflight import config
 from tests.unit.sglang.rules.builders import extra, facts, gpus, tp
 
-#: Four RTX PRO 6000 and four H100 (driver 580), by bus: --query-gpu as `gpu_list` asks, then index and compute_cap.
+#: Four RTX PRO 6000 and four H100 (driver 580), by bus: --query-gpu as `gpu_facts` asks, then index and compute_cap.
 LIST = "".join(
     f"{index}, GPU-{index:08x}-0000-0000-0000-000000000000, {name}, {memory}, {used}, 0, {power}, {limit}\n"
     for index, (name, memory, used, power, limit) in enumerate(
@@ -38,15 +39,15 @@ CAPS = "0, 12.0\n1, 12.0\n2, 12.0\n3, 12.0\n4, 9.0\n5, 9.0\n6, 9.0\n7, 9.0\n"
 def host(monkeypatch: pytest.MonkeyPatch) -> HostState:
     """What the agent makes of that output."""
 
-    def answer(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        text = "" if "compute-apps" in argv[1] else CAPS if "compute_cap" in argv[1] else LIST
-        return subprocess.CompletedProcess(argv, 0, text, "")
+    class Mixed(Machine):
+        def execute(self, argv: list[str], *args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+            text = "" if "compute-apps" in argv[1] else CAPS if "compute_cap" in argv[1] else LIST
+            return subprocess.CompletedProcess(argv, 0, text, "")
 
-    monkeypatch.setattr(procs, "execute", answer)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    found, processes = survey.gpu_facts([])
+    gpus, processes = gpu_facts(Mixed(), [])
     assert processes == []
-    return host_state(service_state(), gpus=tuple(Gpu.from_json(item) for item in found or ()))
+    return host_state(service_state(), gpus=tuple(Gpu.from_json(item) for item in gpus or ()))
 
 
 def said(host: HostState, *, service: dict[str, Any], profile: dict[str, Any]) -> dict[str, Finding]:

@@ -1,0 +1,144 @@
+"""Operations that only look: hello, observe, release.read, listeners, sample, http."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from typing import List
+
+from .base import SCHEMA, Call, Json, checked, operation, own_hash
+from .files import read_text
+from .gpus import Sampler, gpu_facts
+from .lease import Session, lease_view, read_lease
+from .machine import HEALTH_TIMEOUT, SMI_TIMEOUT
+from .service import Service, unit_file
+from .survey import engine_facts, model_facts
+
+LONGEST = 60.0  # seconds that one `sample` takes at most
+
+
+@operation("hello")
+def hello(session: Session, args: Json, call: Call) -> Json:
+    machine = session.machine
+    return {
+        "schema": SCHEMA,
+        "agent": own_hash(),
+        "python": platform.python_version(),
+        "uid": os.geteuid(),
+        "hostname": socket.gethostname(),
+        "boot_id": machine.boot_id,
+        "systemd": machine.systemd_version(),
+        "booted": machine.booted(),
+        "init": machine.init(),
+        "now": time.time(),
+        "now_boottime": machine.boottime(),
+    }
+
+
+def service_state(service: Service, port: int, problems: List[str]) -> Json:
+    """``problems``: those of the host as a whole."""
+    machine, problems = service.machine, list(problems)
+    state, guard = service.state(), machine.unit_state(service.guard_unit)
+    running, pids = service.running(state), service.pids()
+    return {
+        "live": unit_file(service.live_path),
+        "candidate": unit_file(service.candidate_path),
+        "transition": service.transition(problems),
+        "unit": state,
+        "running": dict(running, pids=pids) if running else None,
+        "releases": service.manifests(problems),
+        "guard": {"active": guard["ActiveState"], "result": guard["Result"]},
+        "recover_enabled": os.path.exists(service.recover_link),
+        "enabled": service.is_enabled(),
+        "listeners": machine.listeners(port, pids) if port else [],
+        "shadows": service.shadows(state),
+        "problems": problems,
+    }
+
+
+def disk(path: str) -> Json:
+    space = os.statvfs(path)
+    return {"free": space.f_bavail * space.f_frsize, "total": space.f_blocks * space.f_frsize}
+
+
+@operation("observe")
+def observe(session: Session, args: Json, call: Call) -> Json:
+    machine = session.machine
+    problems: List[str] = []
+    gpus, processes = gpu_facts(machine, problems, args.get("patience")) if args.get("gpus") else (None, [])
+    gpu_problem = problems[0] if problems else None
+    lease = lease_view(machine, read_lease(machine, problems))
+    folder = machine.state_dir
+    return {
+        "boot_id": machine.boot_id,
+        "lease": lease,
+        "services": {
+            item["service"]: service_state(Service(machine, item["service"]), item.get("port") or 0, problems)
+            for item in args.get("services") or []
+        },
+        "gpus": gpus,
+        "gpu_processes": processes,
+        "gpu_problem": gpu_problem,
+        "disk_free": disk(folder if os.path.isdir(folder) else os.path.dirname(folder))["free"],
+        "memory_total": machine.memory_total(),
+        "engine": engine_facts(machine, args["engine"]["python"]) if args.get("engine") else None,
+        "model": model_facts(args["model"]["path"]) if args.get("model") else None,
+    }
+
+
+@operation("release.read")
+def release_read(session: Session, args: Json, call: Call) -> Json:
+    service = Service(session.machine, args["service"])
+    manifest, folder = service.manifest(args["release"]), service.release_dir(args["release"])
+    names = [checked(name, "file") for name in args.get("files") or []]
+    return {"manifest": manifest, "files": {name: read_text(os.path.join(folder, name)) for name in names}}
+
+
+@operation("listeners")
+def listeners(session: Session, args: Json, call: Call) -> Json:
+    return {"listeners": session.machine.listeners(int(args["port"]))}
+
+
+@operation("sample")
+def sample(session: Session, args: Json, call: Call) -> Json:
+    """Look at GPUs, connections and the machine for some seconds, again and again, without touching any."""
+    machine, seconds = session.machine, min(LONGEST, max(0.0, float(args.get("seconds") or 0.0)))
+    interval, port = max(0.2, float(args.get("interval") or 1.0)), int(args.get("port") or 0)
+    gpus, samples = Sampler(machine), []
+    pages, begun = machine.pages_swapped(), time.monotonic()
+    ends, until = begun + seconds, begun + max(SMI_TIMEOUT, seconds + 1.0)
+    while True:
+        looked = time.monotonic()
+        clients = machine.connections(port, args.get("address") or "::") if port else None
+        samples.append({"t": round(looked - begun, 3), "gpus": gpus.look(until), "connections": clients})
+        took, left = time.monotonic() - looked, ends - time.monotonic()
+        if left <= 0:
+            break
+        call.sleep(min(interval, left))
+        if took > 1.0 and time.monotonic() + took > until:
+            call.sleep(max(0.0, ends - time.monotonic()))
+            break  # a driver this slow would not answer in time
+    folder = machine.state_dir if os.path.isdir(machine.state_dir) else "/var"
+    disks = {path: disk(path) for path in ("/", folder)}
+    vitals = dict(machine.vitals(), disks=disks, uptime=machine.boottime())
+    return {
+        "now": time.time(),
+        "samples": samples,
+        "machine": dict(vitals, pages_swapped=machine.pages_swapped() - pages),
+        "problem": gpus.problem,
+    }
+
+
+@operation("http")
+def http(session: Session, args: Json, call: Call) -> Json:
+    return session.machine.http(
+        args.get("address") or "127.0.0.1",
+        int(args["port"]),
+        args["path"],
+        float(args.get("timeout") or HEALTH_TIMEOUT),
+        args.get("method") or "GET",
+        args.get("body"),
+        args.get("headers"),
+    )

@@ -1,0 +1,146 @@
+"""One service as it is on the machine: its units and paths, what runs, its releases and its transition."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, List, Optional
+
+from .base import Fail, Json, checked
+from .files import Shape, read_intact, read_json, read_text
+from .machine import Machine
+
+UNIT_NAME = "sglang-%s.service"
+NUMBER_OR_NONE = (int, float, type(None))
+TRANSITION: Shape = {
+    "to": str,
+    "boot_id": str,
+    "grace": NUMBER_OR_NONE,
+    "stop_timeout": NUMBER_OR_NONE,
+    "port": NUMBER_OR_NONE,
+    "started_boottime": NUMBER_OR_NONE,
+}
+MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
+
+
+def unit_release(text: str) -> Optional[str]:
+    """``Release=`` of a unit text's ``[X-Deployer]`` section."""
+    section = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            section = line
+        elif section == "[X-Deployer]" and line.startswith("Release="):
+            return line[len("Release=") :].strip()
+    return None
+
+
+def unit_file(path: str) -> Optional[Json]:
+    """A unit file and its release, None if there is none or it is a mask."""
+    if os.path.islink(path) and os.path.realpath(path) == "/dev/null":
+        return None
+    text = read_text(path)
+    return None if text is None else {"release": unit_release(text), "text": text, "path": path}
+
+
+class Service:
+    """A service of this name on a machine, deployed or not."""
+
+    def __init__(self, machine: Machine, name: Any) -> None:
+        self.machine, self.name = machine, checked(name, "service")
+        self.unit = UNIT_NAME % name
+        self.guard_unit, self.recover_unit = (
+            "deployer-%s@%s.service" % (kind, name) for kind in ("guard", "recover")
+        )
+        self.live_path = os.path.join(machine.live_dir, self.unit)
+        self.candidate_path = os.path.join(machine.run_dir, self.unit)
+        self.enable_link, self.recover_link = (
+            os.path.join(machine.wants_dir, unit) for unit in (self.unit, self.recover_unit)
+        )
+        self.folder = os.path.join(machine.state_dir, self.name)
+        self.releases = os.path.join(self.folder, "releases")
+        self.transition_path = os.path.join(self.folder, "transition.json")
+
+    # -- the unit and its processes -----------------------------------------------------------------------------
+
+    def state(self) -> Json:
+        return self.machine.unit_state(self.unit)
+
+    def pids(self) -> List[int]:
+        return self.machine.unit_pids(self.unit)
+
+    def listeners(self, port: int) -> List[Json]:
+        """The sockets in LISTEN on ``port`` (0: none) that belong to the unit."""
+        pids = self.pids()
+        return [item for item in (self.machine.listeners(port, pids) if port else []) if item["pid"] in pids]
+
+    def running(self, state: Json) -> Optional[Json]:
+        """The main process with the release it was started from; None if there is none."""
+        process = self.machine.process(state["MainPID"])
+        if process is None:
+            return None
+        release = process["environment"].get("DEPLOYER_RELEASE")
+        return {
+            "pid": state["MainPID"],
+            "release": release,
+            "argv": process["argv"],
+            "started": process["started"],
+        }
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def live_release(self) -> Optional[str]:
+        release: Optional[str] = (unit_file(self.live_path) or {}).get("release")
+        return release
+
+    def is_enabled(self) -> bool:
+        return os.path.lexists(self.enable_link)
+
+    def shadows(self, state: Json) -> List[str]:
+        """Unit files and drop-ins that outrank or change ours."""
+        paths = [os.path.join(folder, self.unit) for folder in self.machine.outranking]
+        paths = [path for path in paths if os.path.lexists(path)]
+        paths += [self.candidate_path] if os.path.islink(self.candidate_path) else []
+        return paths + list(state["DropInPaths"])
+
+    def transition(self, problems: Optional[List[str]] = None) -> Optional[Json]:
+        """The transition under way; None if there is none or its file is damaged."""
+        return read_intact(self.transition_path, TRANSITION, problems)
+
+    def release_dir(self, release: Any) -> str:
+        return os.path.join(self.releases, checked(release, "release"))
+
+    def manifest_path(self, release: Any) -> str:
+        return os.path.join(self.release_dir(release), "manifest.json")
+
+    def manifest(self, release: Any) -> Json:
+        manifest = read_json(self.manifest_path(release), MANIFEST)
+        if manifest is None:
+            raise Fail("not-found", f"{self.name} has no release {release}")
+        return manifest
+
+    def manifests(self, problems: Optional[List[str]] = None) -> List[Json]:
+        """The manifests of all releases, by number. A damaged one shows as state ``corrupt``, and hides no other."""
+        names = os.listdir(self.releases) if os.path.isdir(self.releases) else []
+        items = [
+            self.listed(name, problems)
+            for name in names
+            if not name.startswith(".") and os.path.isdir(os.path.join(self.releases, name))
+        ]
+        return sorted(items, key=lambda item: (item["number"], item["release"]))
+
+    def listed(self, name: str, problems: Optional[List[str]]) -> Json:
+        path, damage = os.path.join(self.releases, name, "manifest.json"), []  # type: str, List[str]
+        manifest = read_intact(path, MANIFEST, damage)
+        if manifest and manifest["release"] == name and isinstance(manifest.get("number") or 0, int):
+            return dict(manifest, number=manifest.get("number") or 0)
+        if problems is not None:
+            problems.append((damage or ["%s is damaged: it is not the manifest of %s" % (path, name)])[0])
+        digits = re.match(r"[0-9]*", name)
+        number = int((digits.group() if digits else "") or 0)
+        return {"release": name, "number": number, "state": "corrupt", "was_live": False}
+
+    def argv(self, release: Optional[str]) -> Optional[List[str]]:
+        """The command line in a release's manifest; None if it is not known."""
+        argvs = (item.get("argv") for item in self.manifests() if item["release"] == release)
+        argv: Optional[List[str]] = next(argvs, None)
+        return argv

@@ -1,0 +1,145 @@
+"""Stop a service so that nothing of it is left: processes, sockets, GPU memory."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import List, Optional, Set
+
+from deployer.metrics import in_flight, parse_loads, totals
+
+from .base import Call, Fail, Json, operation
+from .gpus import gpu_processes
+from .lease import Session
+from .machine import Machine, is_down
+from .procs import reachable
+from .service import Service
+
+POLL = 0.25
+GONE_WAIT = 60.0  # seconds after the last process was killed: for it, its sockets and its GPU memory to go
+STOP_TIMEOUT = 120.0  # seconds until it is killed, if the caller does not say
+
+
+def requests_in_flight(machine: Machine, address: str, port: int) -> Optional[int]:
+    """Running and queued requests as the server counts them; None if it does not report them."""
+
+    def get(path: str) -> str:
+        answer = machine.http(address, port, path, 3.0)
+        return str(answer["body"]) if answer["status"] == 200 else ""
+
+    with contextlib.suppress(Fail):  # an older server, or one that wants a key: ask its metrics
+        loads = parse_loads(get("/v1/loads"))
+        if loads is not None:
+            return in_flight(loads)
+    try:
+        counts = totals(get("/metrics"))
+    except Fail:
+        return None
+    gauges = [counts[name] for name in ("num_running_reqs", "num_queue_reqs") if name in counts]
+    return int(sum(gauges)) if gauges else None
+
+
+class Remains:
+    """What of a service is still there. Sockets and GPU memory count as long as processes we saw once held them."""
+
+    def __init__(self, service: Service, port: int) -> None:
+        self.service, self.machine, self.port = service, service.machine, port
+        self.pids: List[int] = []
+        self.ever: Set[int] = set()
+        self.addresses: Set[str] = set()
+        self.look()
+
+    def look(self) -> None:
+        self.pids = self.service.pids()
+        self.ever.update(self.pids)
+        # One that was still starting may have begun to listen only now.
+        self.addresses.update(item["address"] for item in self.service.listeners(self.port))
+
+    def listening(self) -> List[Json]:
+        sockets = self.machine.listeners(self.port, self.pids) if self.port else []
+        return [item for item in sockets if item["address"] in self.addresses]
+
+    def holding_gpus(self) -> List[Json]:
+        try:
+            return [item for item in gpu_processes(self.machine) or [] if item["pid"] in self.ever]
+        except Fail:
+            return []  # an nvidia-smi that does not answer must not keep a server from being stopped
+
+    def detail(self) -> Json:
+        stat = self.machine.process_stat
+        shown = [dict(self.machine.describe(pid), state=(stat(pid) or ["?"])[0]) for pid in self.pids]
+        return {
+            "pids": shown,
+            "uninterruptible": [item for item in shown if item["state"] == "D"],
+            "listeners": self.listening(),
+            "gpu_processes": self.holding_gpus(),
+        }
+
+
+def drain(call: Call, remains: Remains, seconds: float) -> Optional[int]:
+    """Give requests in flight time to end; return how many there were at the end, None if unknown."""
+    if not remains.addresses:
+        return None
+    machine, address = remains.machine, reachable(min(remains.addresses))
+    deadline = machine.boottime() + seconds
+    inflight = requests_in_flight(machine, address, remains.port)
+    while inflight and machine.boottime() < deadline:
+        call.emit({"stage": "draining", "inflight": inflight, "pids": remains.pids})
+        call.sleep(min(1.0, max(0.0, deadline - machine.boottime())))
+        inflight = requests_in_flight(machine, address, remains.port)
+    return inflight
+
+
+def stop_service(
+    session: Session, call: Call, service: Service, port: int, drain_for: float, patience: float
+) -> Json:
+    """Drain, stop, kill after ``patience`` seconds, and wait until it is really gone. Raise Fail ``not-gone``."""
+    machine, unit, begun = session.machine, service.unit, session.machine.boottime()
+    remains = Remains(service, port)
+    inflight = drain(call, remains, drain_for)
+    with session.holding():
+        machine.systemctl("stop", "--no-block", unit, check=False)
+    deadline, killed, shown = machine.boottime() + patience, False, 0.0
+    while True:
+        remains.look()
+        if is_down(service.state()) and not remains.pids:
+            break
+        now = machine.boottime()
+        if now > deadline:
+            if killed:
+                raise Fail("not-gone", f"processes of {unit} do not end even when killed", **remains.detail())
+            killed, deadline = True, now + GONE_WAIT
+            call.emit({"stage": "killing", "pids": remains.pids})
+        if killed:
+            with session.holding():
+                for pid in service.pids():
+                    machine.kill(pid)
+        elif now > shown + 1.0:
+            shown, port_taken = now, bool(remains.addresses)
+            call.emit({"stage": "stopping", "inflight": inflight, "pids": remains.pids, "port": port_taken})
+        call.sleep(POLL)
+    await_released(call, remains)
+    with session.holding():
+        machine.systemctl("reset-failed", unit, check=False)
+    return {"seconds": machine.boottime() - begun, "inflight": inflight, "killed": killed}
+
+
+def await_released(call: Call, remains: Remains) -> None:
+    deadline = remains.machine.boottime() + GONE_WAIT
+    while True:
+        sockets, holders = remains.listening(), remains.holding_gpus()
+        if not sockets and not holders:
+            return
+        if remains.machine.boottime() > deadline:
+            what = "its port" if sockets else "its GPU memory"
+            text = f"{remains.service.unit} has ended, but {what} is still in use"
+            raise Fail("not-gone", text, **remains.detail())
+        memory = sum(item["memory"] or 0 for item in holders)
+        call.emit({"stage": "waiting", "pids": remains.pids, "port": bool(sockets), "gpu_memory": memory})
+        call.sleep(1.0)
+
+
+@operation("unit.stop", audited=True)
+def unit_stop(session: Session, args: Json, call: Call) -> Json:
+    service, port = Service(session.machine, args["service"]), int(args["port"])
+    patience = float(args.get("stop_timeout") or STOP_TIMEOUT)
+    return stop_service(session, call, service, port, float(args.get("drain") or 0.0), patience)

@@ -1,0 +1,320 @@
+"""A machine in memory for the real agent: systemd, processes, journal, servers and a clock, over a temporary folder."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deployer.host.agent.base import Call, Fail
+from deployer.host.agent.files import read_text
+from deployer.host.agent.machine import Machine
+from deployer.host.agent.service import Service, unit_release
+from deployer.records.codec import Json
+
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a release's server behaves once started. Times are seconds after the start."""
+
+    log: tuple[str, ...] = ()
+    ready_after: float | None = 0.0
+    """When it begins to listen; None: never."""
+    fails_after: float | None = None
+    """When its main process ends with status 1; None: it stays."""
+    http: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Answers by path, besides 200 for /health."""
+    argv: tuple[str, ...] = ()
+    """Its command line; empty: the one of the release's manifest."""
+
+
+@dataclass
+class Unit:
+    """A unit as systemd holds it."""
+
+    active: str = "inactive"
+    pid: int = 0
+    release: str | None = None
+    invocation: str = ""
+    started: float = 0.0
+    restarts: int = 0
+    sub: str = ""
+    stops: bool = True
+    """Whether it ends when it is asked to; otherwise only when killed."""
+
+
+class FakeMachine(Machine):
+    """What the agent asks of a machine, answered from memory. Its files are real ones below ``folder``."""
+
+    outranking: tuple[str, ...] = ()
+
+    def __init__(self, engines: dict[str, Engine] | None = None) -> None:
+        super().__init__()
+        self.engines = {} if engines is None else engines
+        self.boot_id = secrets.token_hex(8)
+        self.units: dict[str, Unit] = {}
+        self.journal: list[Json] = []
+        self.kernel_log: tuple[str, ...] = ()
+        self.strangers: list[Json] = []
+        """Listeners of other programs."""
+        self.skipped = 0.0
+        self.pids = itertools.count(1000)
+        self.place(tempfile.mkdtemp(prefix="deployer-fake-"))
+        for path in (self.state_dir, self.live_dir, self.run_dir, self.wants_dir):
+            Path(path).mkdir()
+
+    def place(self, folder: str) -> None:
+        """Have its files in this folder, which goes with it."""
+        self.folder = folder
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        for name in ("state", "volatile", "live", "run", "wants"):
+            setattr(self, f"{name}_dir", f"{folder}/{name}")
+
+    def copy(self, engines: dict[str, Engine]) -> FakeMachine:
+        """Another machine in the same state."""
+        other = copy.copy(self)
+        other.engines, other.units, other.journal = engines, copy.deepcopy(self.units), list(self.journal)
+        other.place(tempfile.mkdtemp(prefix="deployer-fake-"))
+        shutil.copytree(self.folder, other.folder, symlinks=True, dirs_exist_ok=True)
+        return other
+
+    def reboot(self) -> None:
+        """Lose what is in memory. Nothing is started: that is recover's, or systemd's."""
+        self.boot_id = secrets.token_hex(8)
+        self.units.clear()
+        for folder in (self.run_dir, self.volatile_dir):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # -- clock --------------------------------------------------------------------------------------------------
+
+    def boottime(self) -> float:
+        return time.monotonic() + self.skipped
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes, but nobody waits for it."""
+        self.skipped += seconds
+        time.sleep(min(seconds, 0.001))
+
+    # -- systemd ------------------------------------------------------------------------------------------------
+
+    def engine(self, unit: Unit) -> Engine:
+        return self.engines.get(unit.release or "", Engine())
+
+    def unit(self, name: str) -> Unit:
+        unit = self.units.setdefault(name, Unit())
+        after = self.engine(unit).fails_after
+        if unit.pid and after is not None and self.boottime() >= unit.started + after:
+            unit.pid, unit.active = 0, "failed"
+        return unit
+
+    def fragment(self, name: str) -> str:
+        paths = [f"{folder}/{name}" for folder in (self.run_dir, self.live_dir)]
+        return next((path for path in paths if read_text(path) is not None), "")
+
+    def start(self, name: str) -> None:
+        """Start a unit from the file that is in force: what its engine logs is in the journal at once."""
+        unit = self.unit(name)
+        unit.release = unit_release(read_text(self.fragment(name)) or "")
+        unit.active, unit.pid, unit.started = "active", next(self.pids), self.boottime()
+        unit.invocation = secrets.token_hex(16)
+        for text in self.engine(unit).log:
+            number, micros = len(self.journal) + 1, round(time.time() * 1e6)
+            stamps = {"__CURSOR": str(number), "__REALTIME_TIMESTAMP": str(micros + number), "_PID": "42"}
+            self.journal.append({**stamps, "MESSAGE": text, "unit": name, "invocation": unit.invocation})
+
+    def systemctl(self, *words: str, check: bool = True) -> Done:
+        verb, name = words[0], words[-1]
+        if verb == "start" and not self.unit(name).pid:
+            self.start(name)
+        elif verb == "stop" and self.unit(name).active == "active":
+            self.end(name, "inactive") if self.unit(name).stops else setattr(
+                self.unit(name), "active", "deactivating"
+            )
+        elif verb == "reset-failed" and self.unit(name).active == "failed":
+            self.unit(name).active = "inactive"
+        return subprocess.CompletedProcess(list(words), 0, "", "")
+
+    def end(self, name: str, active: str = "failed") -> None:
+        """End a unit's process, as a crash does (``failed``) or a stop."""
+        self.unit(name).pid, self.unit(name).active = 0, active
+
+    def unit_state(self, unit: str) -> Json:
+        held, fragment = self.unit(unit), self.fragment(unit)
+        failed = held.active == "failed"
+        return {
+            "ActiveState": held.active,
+            "SubState": held.sub or {"active": "running", "inactive": "dead"}.get(held.active, held.active),
+            "Result": "exit-code" if failed else "success",
+            "NRestarts": held.restarts,
+            "InvocationID": held.invocation,
+            "MainPID": held.pid,
+            "ExecMainStatus": int(failed),
+            "ExecMainCode": int(failed),
+            "LoadState": "loaded" if fragment else "not-found",
+            "UnitFileState": "enabled" if Path(self.wants_dir, unit).is_symlink() else "disabled",
+            "FragmentPath": fragment,
+            "DropInPaths": [],
+            "Restart": "no",
+            "NeedDaemonReload": False,
+            "ActiveEnterTimestamp": None,
+            "InactiveEnterTimestamp": None,
+            "InactiveExitTimestamp": None,
+            "StateChangeTimestamp": None,
+        }
+
+    def booted(self) -> bool:
+        return True
+
+    def systemd_version(self) -> int | None:
+        return 252
+
+    def drop_ins(self, unit: str) -> list[str]:
+        return []
+
+    def verify(self, path: str) -> Done:
+        return subprocess.CompletedProcess([path], 0, "", "")
+
+    def properties(self, unit: str, interface: str) -> Json:
+        """Of a unit that `probe` shows: systemd reads the command line that its release's manifest has."""
+        service = Service(self, unit.removeprefix("deployer-probe-").removesuffix(".service"))
+        argv = service.argv(unit_release(read_text(f"{self.run_dir}/{unit}") or ""))
+        return {"ExecStart": [["", argv or []]]} if interface == "Service" else {}
+
+    def notify(self, text: str) -> None:
+        pass
+
+    # -- processes ----------------------------------------------------------------------------------------------
+
+    def name_of(self, pid: int | None) -> str:
+        return next((name for name in self.units if pid and self.unit(name).pid == pid), "")
+
+    def unit_pids(self, unit: str) -> list[int]:
+        return [self.unit(unit).pid] if self.unit(unit).pid else []
+
+    def process_stat(self, pid: int) -> list[str]:
+        return ["S"] if self.name_of(pid) else []
+
+    def process(self, pid: int) -> Json | None:
+        name = self.name_of(pid)
+        if not name:
+            return None
+        unit = self.unit(name)
+        service = Service(self, name.removeprefix("sglang-").removesuffix(".service"))
+        argv = list(self.engine(unit).argv) or service.argv(unit.release) or []
+        release = {"DEPLOYER_RELEASE": unit.release} if unit.release else {}
+        return {
+            "argv": argv,
+            "environment": release,
+            "started": time.time() - (self.boottime() - unit.started),
+        }
+
+    def usage(self, pid: int) -> tuple[int, float, int] | None:
+        return (0, 0.0, 0) if self.name_of(pid) else None
+
+    def describe(self, pid: int | None) -> Json:
+        name = self.name_of(pid) or None
+        return {
+            "pid": pid,
+            "comm": name and "python",
+            "cgroup": name and f"/system.slice/{name}",
+            "unit": name,
+        }
+
+    def kill(self, pid: int) -> None:
+        self.end(self.name_of(pid))
+
+    # -- journal ------------------------------------------------------------------------------------------------
+
+    def journal_cursor(self) -> str:
+        return str(len(self.journal))
+
+    def journal_end(self, unit: str) -> int:
+        return max(
+            (int(entry["__REALTIME_TIMESTAMP"]) for entry in self.journal if entry["unit"] == unit), default=0
+        )
+
+    def journal_entries(
+        self,
+        call: Call,
+        unit: str,
+        *,
+        cursor: str = "",
+        since: float | None = None,
+        lines: int | None = None,
+        follow: bool = False,
+        invocation: str = "",
+        kernel: bool = False,
+    ) -> Iterator[Json]:
+        if kernel:
+            stamp = str(round(time.time() * 1e6))
+            yield from (
+                {"MESSAGE": text, "_TRANSPORT": "kernel", "__REALTIME_TIMESTAMP": stamp}
+                for text in self.kernel_log
+            )
+            return
+        place = int(cursor or 0)
+        while True:
+            entries, place = self.journal[place:], len(self.journal)
+            wanted = [
+                entry
+                for entry in entries
+                if (entry["invocation"] == invocation if invocation else entry["unit"] == unit)
+                and int(entry["__REALTIME_TIMESTAMP"]) >= (since or 0.0) * 1e6
+            ]
+            yield from wanted if lines is None else wanted[len(wanted) - min(lines, len(wanted)) :]
+            lines = None
+            if not follow or call.ended.is_set():
+                return
+            call.pause(0.1)
+
+    def was_logged(self, invocation: str, text: str) -> bool:
+        return any(entry["invocation"] == invocation and text in entry["MESSAGE"] for entry in self.journal)
+
+    # -- servers and driver -------------------------------------------------------------------------------------
+
+    def serving(self) -> list[Unit]:
+        """Units that listen: on every port, as one host of these tests has one service."""
+        units = [self.unit(name) for name in self.units if name.startswith("sglang-")]
+        after = [(unit, self.engine(unit).ready_after) for unit in units if unit.pid]
+        return [unit for unit, at in after if at is not None and self.boottime() >= unit.started + at]
+
+    def listeners(self, port: int, first: list[int] | None = None) -> list[Json]:
+        ours = [dict(self.describe(unit.pid), address="127.0.0.1", port=port) for unit in self.serving()]
+        return [*ours, *self.strangers]
+
+    def connections(self, port: int, bound: str) -> int:
+        return 0
+
+    def resolve(self, address: str) -> set[str]:
+        return {address}
+
+    def http(
+        self,
+        address: str,
+        port: int,
+        path: str,
+        timeout: float = 25.0,
+        method: str = "GET",
+        body: Any = None,
+        headers: Any = None,
+    ) -> Json:
+        units = self.serving()
+        if not units and not self.strangers:
+            raise Fail("http", "connection refused", state="refused")
+        answers = {"/health": (200, ""), **self.engine(units[0]).http} if units else {}
+        status, text = answers.get(path.partition("?")[0], (404, ""))
+        return {"status": status, "headers": {}, "body": text, "seconds": 0.001}
+
+    def nvidia_smi(self, query: str, until: float | None = None) -> list[list[str | None]] | None:
+        return None
