@@ -38,7 +38,7 @@ _NOT_SAMPLED = Unclear("the machine was not sampled")
     "gpus-unseen",
     Severity.WARNING,
     "nvidia-smi does not answer",
-    trips="nvidia-smi prints nothing within 5 s, fails, prints without end, or names no GPU",
+    trips="nvidia-smi prints nothing within 5 s, fails, prints without end, or lists no GPU",
     next="a driver in trouble can block nvidia-smi for ever, and requests as well; without persistence mode every "
     "query wakes the driver up first",
     measure="on the host: time nvidia-smi; dmesg | grep -i -e xid -e nvrm",
