@@ -7,7 +7,6 @@ with earlier proven starts. Whatever both say, every request must be completed a
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,14 +14,9 @@ from typing import Literal
 from deployer.bench.noise import sentence
 from deployer.bench.rates import level_label, rates_of
 from deployer.bench.relative import Tolerance, judge
+from deployer.config.bench import RATE_GATES, SINGLE_GATE, TIME_GATES, split_key
 from deployer.records.bench import BenchRun, Level, Singles, Stage
 from deployer.records.verdict import Check, Noise, Relative, Verdict
-
-SINGLE = "single_stream_tok_s"
-#: Lower bounds of a level, in tokens a second.
-RATES = ("aggregate_tok_s", "steady_tok_s")
-#: Upper bounds of a level, in seconds. p99 is reported and never gates: it varies by 17 % between equal runs.
-TIMES = tuple(f"{name}_{q}_s" for name in ("ttft", "itl", "tpot") for q in ("p50", "p95"))
 
 #: Servers that restarted badly have been seen to answer the first 100 to 200 requests and then hang.
 FEWEST_REQUESTS = 200
@@ -48,29 +42,8 @@ class Policy:
     beside: tuple[str, BenchRun] | None = None
 
 
-def split_key(key: str) -> tuple[str, int | None]:
-    """Return ``("aggregate_tok_s", 32)`` for ``aggregate_tok_s@32``. Raise ValueError if the key is not valid."""
-    name, at, level = key.partition("@")
-    if name == SINGLE:
-        if at:
-            raise ValueError(f"{SINGLE} has no level; remove @{level}")
-        return name, None
-    if name in (*RATES, *TIMES):
-        if not (level.isascii() and level.isdigit() and int(level) > 0 and level == str(int(level))):
-            raise ValueError(f"{name} needs a level, such as {name}@32")
-        return name, int(level)
-    if "_p99" in name:
-        raise ValueError("p99 is reported but does not gate: it varies too much between equal runs; use p95")
-    near = difflib.get_close_matches(name, (SINGLE, *RATES, *TIMES), n=1, cutoff=0.5)
-    if near:
-        wanted = near[0] if near[0] == SINGLE else f"{near[0]}@{level or 'N'}"
-        raise ValueError(f"unknown threshold; did you mean {wanted}?")
-    allowed = ", ".join((SINGLE, *(f"{name}@N" for name in (*RATES, *TIMES))))
-    raise ValueError(f"unknown threshold (allowed: {allowed})")
-
-
 def evaluate(bench: BenchRun, policy: Policy) -> Verdict:
-    """Judge a benchmark. Raise ValueError for a threshold that does not exist (see `split_key`).
+    """Judge a benchmark. Raise ValueError for a threshold that does not exist (see `deployer.config.bench.split_key`).
 
     Fail: a request was not completed, the output is not sane, a threshold was missed, or the throughput is lower than
     the baseline's by more than is tolerated and more than noise explains. Inconclusive, unless it fails anyway: the
@@ -197,7 +170,7 @@ def _doubtful_output(bench: BenchRun) -> Iterator[str]:
 def _check(bench: BenchRun, key: str, threshold: float) -> tuple[Check, str]:
     """One threshold, and the reason if it is inconclusive."""
     name, at = split_key(key)
-    bound: Literal["min", "max"] = "max" if name in TIMES else "min"
+    bound: Literal["min", "max"] = "max" if name in TIME_GATES else "min"
     stage = bench.singles if at is None else bench.level(at)
     measured = _measured(bench, stage, name)
     doubt = _doubt(bench, stage)
@@ -233,12 +206,12 @@ def _sound_rate(bench: BenchRun, level: Level, name: str) -> float | None:
 
 def _measured(bench: BenchRun, stage: Singles | Level | None, name: str) -> float | None:
     """A figure by the name that its threshold has; zero is a figure too."""
-    if name == SINGLE:
+    if name == SINGLE_GATE:
         return bench.single_stream_tok_s
     if not isinstance(stage, Level):
         return None
-    if name in RATES:
-        return stage.aggregate_tok_s if name == RATES[0] else stage.steady_tok_s
+    if name in RATE_GATES:
+        return stage.aggregate_tok_s if name == RATE_GATES[0] else stage.steady_tok_s
     metric, quantile, _ = name.split("_")
     value: float | None = getattr(getattr(stage, f"{metric}_s"), quantile, None)
     return value

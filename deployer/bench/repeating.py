@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 
-from deployer.bench.gate import RATES, Policy, evaluate, split_key
+from deployer.bench.gate import Policy, evaluate
 from deployer.bench.noise import quantile
 from deployer.bench.relative import TAIL, Tolerance, region
+from deployer.config.bench import RATE_GATES, split_key
 from deployer.records.bench import BenchRun
 from deployer.records.verdict import Effect, Noise, Verdict
 
@@ -41,7 +42,9 @@ def _near_thresholds(bench: BenchRun, verdict: Verdict, noise: Noise) -> set[int
             continue
         level = bench.level(at)
         # Times are noisier than rates: published variation of percentiles is about four times that of throughput.
-        spread = noise.run * (1.0 if name in RATES else 4.0) / math.sqrt(len(level.parts) if level else 1)
+        spread = (
+            noise.run * (1.0 if name in RATE_GATES else 4.0) / math.sqrt(len(level.parts) if level else 1)
+        )
         if abs(math.log(check.measured / check.threshold)) <= REACH * spread:
             near.add(at)
     return near
@@ -51,7 +54,7 @@ def _disturbed(bench: BenchRun, verdict: Verdict) -> set[int]:
     """Levels that decide something and were disturbed by what may be over by now: everything but our own client."""
     open_keys = [split_key(check.key) for check in verdict.checks if check.result == "inconclusive"]
     # Not for percentiles: they are over all passes, the disturbed ones too.
-    gated = {level for name, level in open_keys if name in RATES}
+    gated = {level for name, level in open_keys if name in RATE_GATES}
     starved = verdict.relative is not None and verdict.relative.effect is None
     return {
         level.concurrency

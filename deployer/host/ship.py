@@ -1,4 +1,4 @@
-"""Carry a program of deployer's to another machine and run it there: a script of one file, or modules as a zipapp.
+"""Carry a program of deployer's to another machine: some of its modules as a zipapp.
 
 The files of the agent's operation ``run`` are text, so a zipapp travels inside a small script that writes it beside
 itself and runs it.
@@ -9,16 +9,12 @@ from __future__ import annotations
 import base64
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import deployer
-from deployer.host.client import HostClient
-from deployer.host.streams import Events
-from deployer.records.answers import Ran
-from deployer.records.events import RunLine
 
 _ROOT = Path(deployer.__file__).parents[1]
 _MAIN = """\
@@ -62,27 +58,6 @@ def pack(package: str, *modules: str) -> Program:
         _add(archive, "__main__.py", _MAIN.format(package=package))
     text = _SCRIPT.format(archive=base64.b64encode(buffer.getvalue()).decode())
     return Program(package.rpartition(".")[2] + ".py", text)
-
-
-def run(
-    client: HostClient,
-    program: Program,
-    python: str,
-    *,
-    stdin: str,
-    timeout: float,
-    environment: Mapping[str, str] | None = None,
-    user: str | None = None,
-) -> Events[RunLine, Ran]:
-    """Run a program on a host and return its lines as events; with ``user`` it runs as that account, else as root."""
-    return client.run(
-        [python, program.file],
-        stdin=stdin,
-        env=environment,
-        timeout=timeout,
-        user=user,
-        files={program.file: program.text},
-    )
 
 
 def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:

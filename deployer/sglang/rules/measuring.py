@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deployer.config.bench import SINGLE_GATE
+from deployer.config.bench import SINGLE_GATE, split_key
 from deployer.config.profile import effective_bench, effective_gate, effective_relative_gate
 from deployer.config.wording import KeyPath
 from deployer.sglang.rules.base import Hit, Theme
@@ -28,17 +28,11 @@ def _place(facts: Facts, table: str, key: str) -> KeyPath:
     return (table, key) if has else ("services", facts.service.name, table, key)
 
 
-def _split(key: str) -> tuple[str, int]:
-    """Return ``("ttft_p95_s", 32)`` for ``ttft_p95_s@32``; level 0 is the single stream."""
-    name, _, level = key.partition("@")
-    return name, int(level or 0)
-
-
 @THEME.rule("gate-not-measured")
 def gate_not_measured(facts: Facts) -> Iterator[Hit]:
     bench = effective_bench(facts.service, facts.profile)
     for key in effective_gate(facts.service, facts.profile):
-        name, level = _split(key)
+        name, level = split_key(key)
         where = _place(facts, "gate", key)
         if key == SINGLE_GATE:
             if not bench.singles:
@@ -129,10 +123,10 @@ def budget_short(facts: Facts) -> Iterator[Hit]:
 def timeout_below_threshold(facts: Facts) -> Iterator[Hit]:
     bench = effective_bench(facts.service, facts.profile)
     for key, bound in effective_gate(facts.service, facts.profile).items():
-        name, level = _split(key)
+        name, level = split_key(key)
         if not name.endswith("tok_s"):
             continue
-        seconds = max(level, 1) * bench.output_tokens / bound
+        seconds = (level or 1) * bench.output_tokens / bound
         if seconds > bench.request_timeout:
             yield Hit(
                 f"{bench.request_timeout:g} s, but at {key} = {bound:g} a request takes {seconds:.0f} s",

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.bench import gate as module
-from deployer.bench.gate import RATES, SINGLE, TIMES, Policy, split_key
+from deployer.bench.gate import Policy
+from deployer.config.bench import LEVEL_GATES, SINGLE_GATE, split_key
 from deployer.records.bench import BenchRun
 from deployer.records.verdict import SetAside, Verdict
 
@@ -294,7 +295,7 @@ def test_it_does_not_change_what_it_reads(data: st.DataObject) -> None:
 
 
 def test_every_key_there_is_is_accepted() -> None:
-    gate = {SINGLE: 1.0, **{f"{name}@8": 1.0 for name in (*RATES, *TIMES)}}
+    gate = {SINGLE_GATE: 1.0, **{f"{name}@8": 1.0 for name in LEVEL_GATES}}
     assert len(evaluate(bench(), gate).checks) == len(gate)
 
 
@@ -302,14 +303,14 @@ def test_every_key_there_is_is_accepted() -> None:
     ("key", "said"),
     [
         ("agregate_tok_s@32", "did you mean aggregate_tok_s@32?"),
-        ("aggregate_tok_s", "needs a level, such as aggregate_tok_s@32"),
-        ("aggregate_tok_s@", "needs a level"),
-        ("aggregate_tok_s@08", "needs a level"),
-        ("aggregate_tok_s@-8", "needs a level"),
-        ("single_stream_tok_s@8", "has no level"),
+        ("aggregate_tok_s", "did you mean aggregate_tok_s@LEVEL?"),
+        ("aggregate_tok_s@", "did you mean aggregate_tok_s@LEVEL?"),
+        ("aggregate_tok_s@08", "unknown figure"),
+        ("aggregate_tok_s@-8", "expected 1 to 4096"),
+        ("single_stream_tok_s@8", "unknown figure"),
         ("single_stream", "did you mean single_stream_tok_s?"),
         ("ttft_p99_s@8", "p99 is reported but does not gate"),
-        ("zzz", "allowed: single_stream_tok_s, aggregate_tok_s@N"),
+        ("zzz", "allowed: single_stream_tok_s, aggregate_tok_s@LEVEL"),
     ],
 )
 def test_a_wrong_key_is_explained(key: str, said: str) -> None:

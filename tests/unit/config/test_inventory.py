@@ -108,7 +108,7 @@ B = { file = "b" }
         (('host = "box"', 'host = "box"\nrelative_gate.starts = 0'), "services.kimi.relative_gate.starts", ["to 1"]),
         (('host = "box"', 'host = "box"\nrelative_gate.baseline = "lvie"'), "relative_gate.baseline", ["live"]),
         (('host = "box"', 'host = "box"\ngate.ttft_p99_s@8 = 1'.replace("ttft_p99_s@8", '"ttft_p99_s@8"')),
-            'gate."ttft_p99_s@8"', ["unknown figure"]),
+            'gate."ttft_p99_s@8"', ["p99 is reported but does not gate"]),
         (('host = "box"', 'host = "box"\nenvironment.PATH = "/x"'), "environment.PATH", ["engine.path"]),
         (('host = "box"', 'host = "box"\nenvironment."A B" = "/x"'), 'environment."A B"', ["letters"]),
         (('host = "box"', 'host = "box"\napi_key = {env = "A", file = "b"}'), "services.kimi.api_key", ["exactly one"]),

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from deployer.bench import gate
-from deployer.config import bench
 from deployer.config.inventory import load_inventory
 from deployer.config.profile import (
     Profile,
@@ -194,8 +192,3 @@ def test_a_missing_folder_has_no_profiles(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError):
         profile_names([tmp_path / "file"])
-
-
-def test_gates_are_those_of_the_benchmark() -> None:
-    assert bench.SINGLE_GATE == gate.SINGLE
-    assert sorted(bench.LEVEL_GATES) == sorted((*gate.RATES, *gate.TIMES))
