@@ -1,4 +1,4 @@
-"""The time of a run, and what fits into it. Decides only what is left out, never what is reported."""
+"""The time of a run, and what fits into it. It decides what is left out, never what is reported."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Pace:
         self._known: dict[int, float] = {}
 
     def learn(self, concurrency: int, rate: float | None) -> None:
-        """What a stage of this concurrency gave."""
+        """Take in the rate that a stage of this concurrency gave."""
         if rate is not None and rate > 0:
             self._known[concurrency] = rate
 
     def rate(self, concurrency: int) -> float | None:
-        """Tokens a second: the nearest measured level below, grown with the square root of the concurrency.
+        """Return tokens a second: the nearest measured level below, grown with the square root of the concurrency.
 
         Batching gains more than that on a server with room (26 tok/s alone and 578 with 32 in flight) and
         less on one that queues; a guess is replaced as soon as the level was run. None when nothing is known.
@@ -37,7 +37,7 @@ class Pace:
         return self._known[nearest] * sqrt(concurrency / nearest)
 
     def seconds(self, concurrency: int, tokens: float) -> float:
-        """How long ``tokens`` take at this concurrency; 0 when nothing is known yet."""
+        """Return how long ``tokens`` take at this concurrency; 0 if nothing is known yet."""
         rate = self.rate(concurrency)
         return tokens / rate if rate else 0.0
 
@@ -45,7 +45,7 @@ class Pace:
 def discard_fits(
     pace: Pace, wave: tuple[int, float], passes: Sequence[tuple[int, float]], left: float
 ) -> bool:
-    """Whether a wave that is not counted leaves time for the first pass of this and all later levels.
+    """Return whether a wave that is not counted leaves time for the first pass of this and all later levels.
 
     ``wave`` and ``passes`` are (concurrency, output tokens).
     """
@@ -54,7 +54,7 @@ def discard_fits(
 
 
 def what_to_leave_out(pace: Pace, concurrency: int, tokens: float, left: float, grace: float) -> str | None:
-    """None when a pass may begin, else why not. A first pass may use the grace (0 for a repeat)."""
+    """Return why a pass may not begin; None if it may. A first pass may use the grace (0 for a repeat)."""
     if left <= 0:
         return "the time was used up"
     needed = pace.seconds(concurrency, tokens)
@@ -64,10 +64,10 @@ def what_to_leave_out(pace: Pace, concurrency: int, tokens: float, left: float, 
 
 
 def kind_of_cut(moved: Sequence[float], moment: float) -> tuple[str, float]:
-    """What a request is that the end of the time cuts off, and for how many seconds nothing had moved.
+    """Return the kind of a request that the end of the time cuts off, and for how many seconds nothing had moved.
 
-    ``moved``: when requests were sent and text arrived. ``cut`` is no word about the server, ``stalled`` casts
-    doubt on it, ``timeout`` is its failure.
+    ``moved``: when requests were sent and text arrived. ``cut`` shows nothing about the server, ``stalled``
+    casts doubt on it, ``timeout`` is its failure.
     """
     silent = moment - max(moved, default=moment)
     return ("timeout" if silent > HUNG else "stalled" if silent > STALLED else "cut"), silent

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed: half the client's work at high rates."""
+    """Return uvloop's loop if it is installed: half the client's work at high rates."""
     try:
         import uvloop  # type: ignore[import-not-found]
     except ImportError:
@@ -32,10 +32,10 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(spec: Spec, emit: Emit, api_key: str | None = None) -> Json:
-    """Measure, and return the bench document; ``emit`` gets the progress events meanwhile.
+    """Measure and return the bench document; ``emit`` gets the progress events meanwhile.
 
-    Runs an event loop of its own. In the main thread SIGINT and SIGTERM stop it at once: what was under way
-    is counted as ``cut`` and ``interrupted`` says so; nothing is raised.
+    In the main thread SIGINT and SIGTERM stop it at once: what was under way is counted as ``cut``, ``interrupted`` has
+    the signal, and nothing is raised.
     """
     return _run_in_loop(_run(spec, emit, api_key))
 
@@ -66,7 +66,7 @@ async def _run(spec: Spec, emit: Emit, api_key: str | None) -> Json:
 
 
 def emit_line(event: Json) -> None:
-    """One JSON line to stdout."""
+    """Write one JSON line to stdout."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Sends the requests of one stage, or one process's share of them."""
+"""Send the requests of one stage, or one process's share of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Job:
     Request i belongs to stream i modulo ``width``; a stream sends one after another. Moments are on the
     monotonic clock (``time.perf_counter``), which all processes of a machine share: ``start_at`` (None: now),
     ``stop_at`` after which nothing new is sent, ``cut_at`` at which what is under way is cut. ``deadline``
-    is how long the whole may take, in seconds; not to hold it is a failure of the server's. ``length`` and
+    is how long the whole may take, in seconds; to exceed it is a failure of the server's. ``max_tokens`` is the length
+    of an answer. ``length`` and
     ``shared`` are as `deployer.bench.load.prompts.prompt` takes them; ``texts`` replaces the prompts that would be
     drawn.
     """
@@ -38,7 +39,7 @@ class Job:
     label: str
     width: int
     total: int
-    asked: int
+    max_tokens: int
     length: float
     shared: float
     salt: str
@@ -50,13 +51,13 @@ class Job:
     texts: list[str] | None = None
 
     def as_json(self) -> Json:
-        """The job as it is handed to another process."""
+        """Return the job as it is handed to another process."""
         return asdict(self)
 
 
 @dataclass
 class Done:
-    """What came of a job. ``stopped`` and ``cut``: it was not begun, or not ended, because the time was up."""
+    """The result of a job. ``stopped`` and ``cut``: it was not begun, or not ended, because the time was up."""
 
     requests: list[Request]
     client: Json = field(default_factory=dict)
@@ -65,12 +66,12 @@ class Done:
 
 
 def tls_context(spec: Spec) -> ssl.SSLContext | None:
-    """What https needs; making it takes 30 ms, so once."""
+    """Return what https needs; making it takes 30 ms, so it is made once."""
     return httpx.create_ssl_context(trust_env=False) if spec.base_url.startswith("https:") else None
 
 
 def client(tls: ssl.SSLContext | None, api_key: str | None, patience: float | None) -> httpx.AsyncClient:
-    """A client of the measured server; ``patience`` is its read time-out in seconds, None: no limit."""
+    """Return a client of the measured server; ``patience`` is its read time-out in seconds, None: no limit."""
     headers = {"content-type": "application/json", "accept-encoding": "identity", "connection": "close"}
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
@@ -84,7 +85,7 @@ def client(tls: ssl.SSLContext | None, api_key: str | None, patience: float | No
 
 
 def body(spec: Spec, job: Job, index: int) -> bytes:
-    """One request, made before its time: making it is not the server's latency."""
+    """Return the body of one request. It is made before its time: making it is not the server's latency."""
     if job.texts is not None:
         text = job.texts[index]
     else:
@@ -93,7 +94,7 @@ def body(spec: Spec, job: Job, index: int) -> bytes:
     document = {
         "model": spec.model,
         "prompt": text,
-        "max_tokens": job.asked,
+        "max_tokens": job.max_tokens,
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
@@ -110,12 +111,12 @@ class Drive:
         self.job = job
         self.stop = stop
         indices = [i for first in job.streams for i in range(first, job.total, job.width)]
-        self.requests = {index: Request(index, job.asked) for index in sorted(indices)}
+        self.requests = {index: Request(index, job.max_tokens) for index in sorted(indices)}
         self.stopped = False
         self.cut = False
 
     def counts(self) -> Json:
-        """``{done, failed, chunks, kinds}`` so far."""
+        """Return ``{done, failed, chunks, kinds}`` so far."""
         every = self.requests.values()
         kinds = [(r.index, r.kind) for r in every if r.kind not in (None, "cut")]
         return {
@@ -126,7 +127,7 @@ class Drive:
         }
 
     async def run(self, tls: ssl.SSLContext | None, api_key: str | None) -> Done:
-        """Send it all; returns when everything has ended, one way or another."""
+        """Send it all; return when everything has ended, one way or another."""
         job = self.job
         url = self.spec.base_url + "/v1/completions"
         async with client(tls, api_key, None) as maker:
@@ -180,7 +181,7 @@ class Drive:
             stopped.cancel()
 
     async def _bounded(self, work: Coroutine[Any, Any, None], request: Request) -> None:
-        """One request within its own time limit."""
+        """Perform one request within its own time limit."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait({task}, timeout=self.spec.request_timeout)

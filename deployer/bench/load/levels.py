@@ -30,14 +30,14 @@ class Pass:
     cut_short: str | None = None
 
     def span(self) -> tuple[float, float] | None:
-        """First intent and last end; None when nothing was sent."""
+        """Return first intent and last end; None if nothing was sent."""
         begun = known(r.intent for r in self.requests)
         ended = known(r.end for r in self.requests)
         return (min(begun), max(ended)) if begun and ended else None
 
 
 def pass_summary(one: Pass, concurrency: int, origin: float) -> Json:
-    """One entry of a level's ``passes``. ``started_s`` counts from ``origin``; wall = ramp + steady + tail."""
+    """Return one entry of a level's ``passes``. ``started_s`` counts from ``origin``; wall = ramp + steady + tail."""
     done = [r for r in one.requests if r.completed]
     tokens = sum(r.tokens or 0 for r in done)
     span, window = one.span(), stats.steady_window(one.requests, concurrency)
@@ -67,7 +67,7 @@ def pass_summary(one: Pass, concurrency: int, origin: float) -> Json:
 
 
 def level_summary(passes: Sequence[Pass], concurrency: int, origin: float) -> Json:
-    """One level: ``concurrency`` streams side by side, in one or more passes.
+    """Return one level: ``concurrency`` streams side by side, in one or more passes.
 
     The throughputs are tokens over time, each summed over the passes: ``aggregate_tok_s`` over the walls
     (first intent to last event), ``steady_tok_s`` over the times in which every stream was busy. The
@@ -105,7 +105,7 @@ def level_summary(passes: Sequence[Pass], concurrency: int, origin: float) -> Js
 
 
 def throughput(passes: Sequence[Json], concurrency: int) -> Json:
-    """What passes give together, from their summaries: times, rates, and what casts doubt on them."""
+    """Return what passes give together, from their summaries: times, rates, and what casts doubt on them."""
     walls = known(one["wall_s"] for one in passes)
     windows = [one for one in passes if one["steady_s"] is not None]
     steady = sum(one["steady_s"] for one in windows)
@@ -127,7 +127,7 @@ def throughput(passes: Sequence[Json], concurrency: int) -> Json:
 
 
 def worst_client(clients: Iterable[Json]) -> Json:
-    """The saturation of several clients (or of one at several times) as one: of everything the worst."""
+    """Return the saturation of several clients (or of one at several times) as one: the worst of everything."""
     every = list(clients)
 
     def worst(key: str) -> Any:
@@ -142,19 +142,19 @@ def worst_client(clients: Iterable[Json]) -> Json:
 
 
 def any_of(values: Iterable[bool | None]) -> bool | None:
-    """True if one is, False if all are, None where that is not known."""
-    found = list(values)
-    return True if any(v is True for v in found) else (False if found and None not in found else None)
+    """Return True if one is, False if all are False, None if that is unknown."""
+    known = list(values)
+    return True if True in known else (False if known and None not in known else None)
 
 
 def histogram(gaps: Iterable[float]) -> dict[str, int]:
-    """How many gaps fell into which bin (1 % wide): what makes distributions of several runs one."""
+    """Return how many gaps fell into which bin (1 % wide): what makes distributions of several runs one."""
     bins = Counter(max(0, floor(log(gap / FINEST) / log(GROWTH))) if gap > FINEST else 0 for gap in gaps)
     return {str(number): bins[number] for number in sorted(bins)}
 
 
 def of_histogram(bins: Mapping[Any, int]) -> Json:
-    """The distribution of a histogram, true to half a percent (below 0.01 ms to that)."""
+    """Return the distribution of a histogram, true to half a percent (below 0.01 ms to that)."""
     ordered = sorted((int(number), count) for number, count in bins.items())
     n = sum(count for _, count in ordered)
 

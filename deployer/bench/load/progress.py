@@ -14,33 +14,33 @@ _REPORTED_FAILURES = 5
 
 
 class Progress:
-    """Tells about one stage: ``counts`` gives ``{done, failed, chunks, kinds}`` so far.
+    """Progress of one stage: ``counts`` gives ``{done, failed, chunks, kinds}`` so far.
 
-    ``kinds`` has (number of the request, kind) of those that failed; the first five are told one by one.
+    ``kinds`` has (number of the request, kind) of those that failed; the first five are reported one by one.
     """
 
     def __init__(
-        self, tell: Callable[[Json], None], name: str, width: int, total: int, counts: Callable[[], Json]
+        self, emit: Callable[[Json], None], name: str, width: int, total: int, counts: Callable[[], Json]
     ) -> None:
-        self._tell = tell
+        self._emit = emit
         self._name = name
         self._width = width
         self._total = total
         self._counts = counts
         self._began = time.perf_counter()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def report(self, *, ended: bool) -> None:
-        """One event, and notes for new failures."""
+        """Emit one event, and notes for new failures."""
         counts = self._counts()
         for index, kind in counts.pop("kinds"):
-            if index not in self._told and len(self._told) < _REPORTED_FAILURES:
-                self._told.add(index)
-                said = f"{self._name} C={self._width}: request {index} failed ({kind})"
-                self._tell({"event": "note", "text": said})
+            if index not in self._reported and len(self._reported) < _REPORTED_FAILURES:
+                self._reported.add(index)
+                text = f"{self._name} C={self._width}: request {index} failed ({kind})"
+                self._emit({"event": "note", "text": text})
         seconds = time.perf_counter() - self._began
         chunks = counts.pop("chunks")  # not tokens: usage comes last
-        self._tell(
+        self._emit(
             {
                 "event": self._name,
                 "concurrency": self._width,

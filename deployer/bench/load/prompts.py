@@ -114,13 +114,13 @@ def estimate(text: str) -> float:
     scatter by 2.5 % around it, and by 7 % around the number of their words.
     """
     total = 0.0
-    for found in _RUN.finditer(text):
-        run = found[0]
-        if found.lastgroup == "sign":
+    for match in _RUN.finditer(text):
+        run = match[0]
+        if match.lastgroup == "sign":
             total += len(run)
-        elif found.lastgroup == "number":
+        elif match.lastgroup == "number":
             total += 1.5 * -(-len(run) // 3)
-        elif found.lastgroup == "mark":
+        elif match.lastgroup == "mark":
             total += 0.45 + 0.32 * len(run)
         elif run.isascii():
             total += 1.1 + 0.43 * max(0, len(run) - 6)
@@ -147,16 +147,16 @@ def _cut(opening: list[str], seed: str, length: float) -> list[str]:
     """Pieces of text, ``opening`` first and at least one, as near to ``length`` as they come."""
     draw = random.Random(seed)
     kinds: list[tuple[str, ...]] = []
-    found: list[str] = []
+    pieces: list[str] = []
     coming, total = opening, 0.0
     while True:
         for piece in coming:
             if piece not in _estimates:
                 _estimates[piece] = estimate(piece)
             weight = _estimates[piece]
-            if found and total + weight / 2 > length:
-                return found
-            found.append(piece)
+            if pieces and total + weight / 2 > length:
+                return pieces
+            pieces.append(piece)
             total += weight
         if not kinds:
             kinds = draw.sample(_KINDS, len(_KINDS))

@@ -79,7 +79,7 @@ class Run:
         self.stop.set()
         self.crew.stop()
 
-    def tell(self, event: Json) -> None:
+    def notify(self, event: Json) -> None:
         """Report progress; a reader that is gone is a reason to stop loading the server."""
         try:
             self.emit(event)
@@ -87,7 +87,7 @@ class Run:
             self.interrupt("nobody reads the results")
 
     def left(self) -> float:
-        """Seconds of the budget that are left."""
+        """Return the seconds of the budget that are left."""
         return self.began + self.spec.budget - self.clock()
 
     async def everything(self) -> Json:
@@ -147,22 +147,22 @@ class Run:
             elif self.watching:
                 self.bench["client"]["sampler_ended_s"] = round(self.clock() - self.began, 3)
                 text = "the process that looks at the server has ended: what it does from here on is not seen"
-                self.tell({"event": "note", "text": text})
+                self.notify({"event": "note", "text": text})
 
-        asked = {
+        settings = {
             "base_url": self.spec.base_url,
             "interval": self.spec.sample_interval,
             "nvidia_smi": self.spec.nvidia_smi,
             "gpus": self.spec.gpus,
         }
-        return await Child.start(command("--sampler"), self.secret, asked, take)
+        return await Child.start(command("--sampler"), self.secret, settings, take)
 
     def _level(self, level: int) -> Json:
-        found = level_summary(self.levels[level], level, self.began)
-        found["discarded"] = self.discarded.get(level)
+        summary = level_summary(self.levels[level], level, self.began)
+        summary["discarded"] = self.discarded.get(level)
         spans = [span for one in self.levels[level] if (span := one.span())]
-        found["server"] = server.summary(self.samples, spans)
-        return found
+        summary["server"] = server.summary(self.samples, spans)
+        return summary
 
     async def _stages(self) -> None:
         spec, bench = self.spec, self.bench
@@ -204,26 +204,26 @@ class Run:
                     await self._level_pass(level, len(self.levels[level]), ())
                     break
             else:
-                found = f"{self.sent + to_come} of at least {at_least} requests"
-                self.cut.append(f"{found}: another pass of level {level} was left out, {why}")
+                sent = f"{self.sent + to_come} of at least {at_least} requests"
+                self.cut.append(f"{sent}: another pass of level {level} was left out, {why}")
 
     async def _fixed_prompt(self) -> None:
-        """Ask the fixed prompt; the second answer is compared with the first."""
+        """Send the fixed prompt; the second answer is compared with the first."""
         if self.left() <= 0:
-            self.cut.append("the fixed prompt was not asked, the time was used up")
+            self.cut.append("the fixed prompt was not sent, the time was used up")
             return
         label = f"fixed/{len(self.answers)}"
-        asked = await self._stage("fixed", label, 1, 1, FIXED_TOKENS, texts=[FIXED_PROMPT])
-        self.answers += asked.requests
+        stage = await self._stage("fixed", label, 1, 1, FIXED_TOKENS, texts=[FIXED_PROMPT])
+        self.answers += stage.requests
         self.bench["fixed"] = stats.stage_summary(self.answers)
-        self._hope("the fixed prompt", asked.requests)
+        self._hope("the fixed prompt", stage.requests)
 
     async def _level_pass(self, level: int, repeat: int, ahead: tuple[int, ...]) -> None:
         spec = self.spec
         if repeat == 0 and spec.discard:
             await self._discard(level, ahead)
         elif repeat and level not in self.levels:
-            return  # its first pass was left out, and said so
+            return  # its first pass was left out, which is in `cut`
         why = self._no_time_for(level, self.left(), 0.0 if repeat else spec.grace())
         if why:
             self.cut.append(f"level {level}, pass {repeat + 1}: left out, {why}")
@@ -242,7 +242,7 @@ class Run:
         self._hope(f"level {level}", one.requests)
 
     def _no_time_for(self, level: int, left: float, grace: float = 0.0) -> str | None:
-        """Why a pass of this level is not begun with so many seconds left; None where it is."""
+        """Return why a pass of this level is not begun with so many seconds left; None if it is."""
         tokens = level * self.spec.rounds(level) * self.spec.output_tokens
         return what_to_leave_out(self.pace, level, tokens, left, grace)
 
@@ -254,10 +254,10 @@ class Run:
             self.cut.append(f"level {level}: no wave was discarded, to have time for what counts")
             return
         wave = await self._stage("discard", f"level {level}/discarded", level, level, spec.output_tokens)
-        found = pass_summary(wave, level, self.began)
+        summary = pass_summary(wave, level, self.began)
         names = ("requests", "completed", "failed", "output_tokens", "wall_s", "aggregate_tok_s", "cut_short")
-        self.discarded[level] = {name: found[name] for name in names}
-        self.pace.learn(level, found["aggregate_tok_s"])
+        self.discarded[level] = {name: summary[name] for name in names}
+        self.pace.learn(level, summary["aggregate_tok_s"])
         if wave.cut_short:
             self.cut.append(f"level {level}, the discarded wave: {wave.cut_short}")
         if not any(r.completed for r in wave.requests):
@@ -284,7 +284,7 @@ class Run:
             raise Stop(f"none of the {len(requests)} requests of {name} was completed ({why})")
 
     async def _stage(
-        self, name: str, label: str, width: int, total: int, asked: int, texts: list[str] | None = None
+        self, name: str, label: str, width: int, total: int, max_tokens: int, texts: list[str] | None = None
     ) -> Pass:
         """``total`` requests, ``width`` at a time, and what was seen beside them."""
         spec = self.spec
@@ -296,7 +296,7 @@ class Run:
             label=label,
             width=width,
             total=total,
-            asked=asked,
+            max_tokens=max_tokens,
             length=spec.prompt_tokens * self.length_factor,
             shared=spec.shared_prefix * self.length_factor,
             salt=self.salt,
@@ -315,7 +315,7 @@ class Run:
         self.sent += len(requests)
         self.failed += sum(not r.completed for r in requests)
         ours = sum(r.tokens or 0 for r in requests if r.completed)
-        unsure = sum(r.asked for r in requests if not r.completed and r.intent is not None)
+        unsure = sum(r.max_tokens for r in requests if not r.completed and r.intent is not None)
         after = await self._counters(at_least=None if before.tokens is None else before.tokens + ours)
         foreign = traffic.judge(before, after, ours=ours, unsure=unsure, seconds=seconds)
         self.foreign.append({"stage": label, **foreign})
@@ -328,7 +328,7 @@ class Run:
         return Pass(0, began, requests, done.client, foreign["value"], short)
 
     def _cut_short(self, done: Done, total: int) -> str | None:
-        """What the end of the budget did to a stage. Requests that were never sent are taken out of it."""
+        """Return what the end of the budget did to a stage; take out requests that were never sent."""
         if done.stopped or done.cut:
             sent = [r for r in done.requests if r.intent is not None]
             moved = [moment for r in sent for moment in (r.intent or 0.0, *r.stamps)]
@@ -348,7 +348,7 @@ class Run:
         processes = processes_for(job.width, self.pace.rate(job.width), usable_cores())
         drive = Drive(self.spec, job, self.stop)
         counts = drive.counts if processes == 1 else self.crew.counts
-        progress = Progress(self.tell, name, job.width, job.total, counts)
+        progress = Progress(self.notify, name, job.width, job.total, counts)
         async with progress.every(self.spec.progress_interval):
             if processes > 1:
                 return await self.crew.run(job, processes)

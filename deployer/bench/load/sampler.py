@@ -1,4 +1,4 @@
-"""Looks at the server and its GPUs once a second while the load runs, in a process of its own (``--sampler``).
+"""Look at the server and its GPUs once a second while the load runs, in a process of its own (``--sampler``).
 
 Beside the client's event loop it would be a latency of every stream. First line of stdin: ``{"base_url",
 "interval", "nvidia_smi", "gpus"}``; the API key from ``DEPLOYER_BENCH_API_KEY``. Lines to stdout: ``{"t", "running",
@@ -31,14 +31,14 @@ _FIELDS = ("index", "utilization.gpu", "power.draw", "power.limit", "memory.used
 _NAMES = ("index", "utilization", "power_w", "power_limit_w", "memory_used", "memory_total", "sm_clock_mhz")
 _MIB = 1024 * 1024
 _ABSURD = 1e18
-#: A pool may be a little more than full by what is being freed; more than this is no share of anything.
+#: A pool may be a little more than full by what is being freed; more than this is not a share.
 _MOST_SHARE = 1.5
-#: Looks without an answer in time, after which a source is asked no more.
+#: Looks without an answer in time, after which a source is given up.
 _PATIENT_LOOKS = 3
 
 
 def read_loads(document: Any) -> Json | None:
-    """``{running, queued, kv_use}`` out of ``/v1/loads``: requests of all data-parallel ranks, the fullest pool."""
+    """Return ``{running, queued, kv_use}`` out of ``/v1/loads``: requests of all ranks, the fullest pool."""
     numbers = combined_loads(document)
     if numbers is None or "num_running_reqs" not in numbers:
         return None
@@ -50,7 +50,7 @@ def read_loads(document: Any) -> Json | None:
 
 
 def read_metrics(text: str) -> Json | None:
-    """The same out of ``/metrics``. Ranks of one data-parallel group repeat one another: the highest counts."""
+    """Return the same out of ``/metrics``. Ranks of one data-parallel group repeat one another: the highest counts."""
     gauges = by_rank(text)
     if "num_running_reqs" not in gauges:
         return None
@@ -62,13 +62,13 @@ def read_metrics(text: str) -> Json | None:
 
 
 def _share(value: Any) -> Any:
-    """A share of a whole; None for what can be none."""
+    """Return a share of a whole; None if it cannot be one."""
     return value if value is not None and value <= _MOST_SHARE else None
 
 
 def read_smi(text: str, gpus: Sequence[int] | None) -> list[Json]:
-    """GPUs out of ``nvidia-smi``'s CSV: those named, or all. What it does not know (``[N/A]``) is None."""
-    found = []
+    """Return the GPUs in ``nvidia-smi``'s CSV: those named, or all. What it does not know (``[N/A]``) is None."""
+    rows = []
     for line in text.splitlines():
         values = [_number(part) for part in line.split(",")]
         row = dict(zip(_NAMES, values))  # noqa: B905 (Python 3.9 has no strict)
@@ -77,8 +77,8 @@ def read_smi(text: str, gpus: Sequence[int] | None) -> list[Json]:
         for name in ("memory_used", "memory_total"):
             if row.get(name) is not None:
                 row[name] = int(row[name] * _MIB)
-        found.append({**row, "index": int(row["index"])})
-    return found
+        rows.append({**row, "index": int(row["index"])})
+    return rows
 
 
 def _number(text: str) -> Any:
@@ -90,7 +90,7 @@ def _number(text: str) -> Any:
 
 
 class Looker:
-    """Asks; what does not answer is asked no more where it cannot answer, and again where it may have been slow."""
+    """The sources of figures. One that cannot answer is given up at once, one that may be slow after some looks."""
 
     def __init__(
         self, base_url: str, api_key: str | None, *, nvidia_smi: bool, gpus: Sequence[int] | None
@@ -106,13 +106,13 @@ class Looker:
         self._smi_next = 0.0
 
     def server(self) -> Json | None:
-        """The server's own word; None where it has none."""
+        """Return the server's own figures; None if it has none."""
         for source in list(self._sources):
             request = urllib.request.Request(self._base + source, headers=self._headers)
             try:
                 with self._open(request, timeout=PATIENCE) as answer:
                     text = answer.read(4 * _MIB).decode("utf-8", "replace")
-                found = read_loads(json.loads(text)) if source == "/v1/loads" else read_metrics(text)
+                figures = read_loads(json.loads(text)) if source == "/v1/loads" else read_metrics(text)
             except urllib.request.HTTPError:
                 self._sources.remove(source)  # it will not have it in a second either
                 continue
@@ -121,16 +121,16 @@ class Looker:
                 if self._silent[source] >= _PATIENT_LOOKS:  # each costs the time of looks at the GPUs
                     self._sources.remove(source)
                 continue
-            except Exception:  # whatever a server can think of to send: it is no word about its load
+            except Exception:  # whatever a server may send that is not about its load
                 continue
             self._silent[source] = 0
-            if found:
+            if figures:
                 self._sources = [source]
-                return found
+                return figures
         return None
 
     def gpus(self) -> list[Json] | None:
-        """What nvidia-smi says; None where there is none or it is not its time."""
+        """Return what nvidia-smi reports; None if there is none or it is not its turn."""
         began = time.perf_counter()
         if self._smi is None or began < self._smi_next:
             return None
@@ -150,19 +150,19 @@ class Looker:
 
 def main() -> int:
     """Run until stdin ends."""
-    asked = json.loads(sys.stdin.buffer.readline() or b"null")
-    if not asked:
+    settings = json.loads(sys.stdin.buffer.readline() or b"null")
+    if not settings:
         return 0
     key = os.environ.get("DEPLOYER_BENCH_API_KEY")
-    looker = Looker(asked["base_url"], key, nvidia_smi=asked["nvidia_smi"], gpus=asked["gpus"])
+    looker = Looker(settings["base_url"], key, nvidia_smi=settings["nvidia_smi"], gpus=settings["gpus"])
     while True:
-        for found in (looker.server(), looker.gpus()):
-            if found:
-                seen = {"gpus": found} if isinstance(found, list) else found
+        for figures in (looker.server(), looker.gpus()):
+            if figures:
+                seen = {"gpus": figures} if isinstance(figures, list) else figures
                 sys.stdout.write(json.dumps({"t": time.perf_counter(), **seen}) + "\n")
         try:
             sys.stdout.flush()
         except OSError:
             return 0
-        if select.select([sys.stdin], [], [], asked["interval"])[0]:
+        if select.select([sys.stdin], [], [], settings["interval"])[0]:
             return 0

@@ -14,7 +14,7 @@ from deployer.bench.load.stats import Request, one_token_repeated
 
 Json = dict[str, Any]
 
-#: Asked before and after the levels. Plain enough that a sound model of any size goes on in one way.
+#: Sent before and after the levels. Plain enough that a sound model of any size goes on in one way.
 FIXED_PROMPT = (
     "The days of the week are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and Sunday. "
     "The months of the year are January, February, March,"
@@ -23,19 +23,19 @@ FIXED_TOKENS = 32
 
 #: More than this share of outputs has to be odd before it counts: single odd ones come from odd prompts.
 ODD_SHARE = 0.1
-#: A text with more than this share of U+FFFD (what no character decodes to) is no text. An answer that ends within
+#: A text with more than this share of U+FFFD (what no character decodes to) is not text. An answer that ends within
 #: a character has one.
 UNDECODED_SHARE = 0.05
 
 
 def undecoded(text: str) -> bool:
-    """Whether the text is in good part bytes that are no characters."""
+    """Return whether much of the text is bytes that are not characters."""
     count = text.count("\ufffd")
     return count > 2 and count > UNDECODED_SHARE * len(text)
 
 
 def fixed_prompt(answers: Sequence[Request]) -> Json | None:
-    """What the fixed prompt gave: before the load, and again after it. None when it was never answered."""
+    """Return what the fixed prompt gave, before the load and again after it. None if it was never answered."""
     texts = [r.text for r in answers if r.completed]
     if not texts:
         return None
@@ -48,25 +48,25 @@ def fixed_prompt(answers: Sequence[Request]) -> Json | None:
 
 
 def sanity(outputs: Sequence[Request], answers: Sequence[Request]) -> Json:
-    """The ``sanity`` of the bench document, from all measured requests and the answers to the fixed prompt.
+    """Return the ``sanity`` of the bench document, from all measured requests and the answers to the fixed prompt.
 
-    ``{"ok", "checks": [{"name", "ok", "text"}], "fixed_prompt"}``; ok is None where nothing was to be seen.
+    ``{"ok", "checks": [{"name", "ok", "text"}], "fixed_prompt"}``; ok is None if there was nothing to check.
     """
     texts = [r.text for r in outputs if r.completed]
     checks = [
         _share("not-empty", "nothing but blanks", [not text.strip() for text in texts]),
         _share("no-repetition", "one token over and over", [one_token_repeated(text) for text in texts]),
-        _share("decodes", "bytes that are no characters", [undecoded(text) for text in texts]),
+        _share("decodes", "bytes that are not characters", [undecoded(text) for text in texts]),
     ]
-    found = fixed_prompt(answers)
-    same = found["same_twice"] if found else None
-    said = {
-        True: "the fixed prompt was answered alike before and after the load",
+    prompt = fixed_prompt(answers)
+    same = prompt["same_twice"] if prompt else None
+    text = {
+        True: "the fixed prompt was answered the same before and after the load",
         False: "the fixed prompt was answered in two ways at temperature 0",
         None: "the fixed prompt was not answered twice",
     }[same]
-    checks.append({"name": "same-twice", "ok": same, "text": said})
-    return {"ok": verdict([check["ok"] for check in checks]), "checks": checks, "fixed_prompt": found}
+    checks.append({"name": "same-twice", "ok": same, "text": text})
+    return {"ok": verdict([check["ok"] for check in checks]), "checks": checks, "fixed_prompt": prompt}
 
 
 def verdict(values: Sequence[bool | None]) -> bool | None:

@@ -13,7 +13,7 @@ MOST_ROWS = 400
 
 
 def spread(values: Iterable[float | None]) -> Json | None:
-    """``{mean, min, max}``; None of nothing."""
+    """Return ``{mean, min, max}``; None of nothing."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -25,19 +25,19 @@ def summary(samples: Sequence[Json], spans: Sequence[tuple[float, float]]) -> Js
     inside = [one for one in samples if any(begin <= one["t"] <= end for begin, end in spans)]
     if not inside:
         return None
-    asked = [one for one in inside if "running" in one]
+    loads = [one for one in inside if "running" in one]
     return {
-        **{key: spread(one[key] for one in asked) for key in ("running", "queued", "kv_use")},
+        **{key: spread(one[key] for one in loads) for key in ("running", "queued", "kv_use")},
         "gpus": _gpus([gpu for one in inside for gpu in one.get("gpus", ())]),
         "samples": len(inside),
     }
 
 
 def over_time(samples: Sequence[Json], origin: float) -> list[Json]:
-    """All samples of a run in steps of a second or, in a long run, more: what there is to draw.
+    """Return all samples of a run in steps of a second or, in a long run, more: what there is to draw.
 
     ``{"t_s", "running", "queued", "kv_use", "utilization", "power_w"}``: means within the step, those of GPUs over
-    all of them, None where nothing was seen. ``t_s`` counts from ``origin`` (on the samples' clock) to the middle of
+    all of them, None if nothing was seen. ``t_s`` counts from ``origin`` (on the samples' clock) to the middle of
     the step.
     """
     if not samples:
@@ -56,16 +56,16 @@ def over_time(samples: Sequence[Json], origin: float) -> list[Json]:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    found = spread(values)
-    return None if found is None else round(float(found["mean"]), 3)
+    known = spread(values)
+    return None if known is None else round(float(known["mean"]), 3)
 
 
 def _gpus(rows: Sequence[Json]) -> list[Json]:
-    found = []
+    gpus = []
     for index in sorted({row["index"] for row in rows}):
         mine = [row for row in rows if row["index"] == index]
         memory = [row["memory_used"] for row in mine if row.get("memory_used") is not None]
-        found.append(
+        gpus.append(
             {
                 "index": index,
                 **{name: spread(row.get(name) for row in mine) for name in _GPU_SPREADS},
@@ -74,4 +74,4 @@ def _gpus(rows: Sequence[Json]) -> list[Json]:
                 "memory_total": mine[-1].get("memory_total"),
             }
         )
-    return found
+    return gpus

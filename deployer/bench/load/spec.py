@@ -1,4 +1,4 @@
-"""What a benchmark run asks for: the spec."""
+"""The spec: what a run measures."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Spec:
     ``request_timeout`` a wave, and 5 s) is cut. ``salt`` keeps the prompts of two runs apart, so that no
     prefix cache answers; by default it is drawn anew. ``shared_prefix`` is what all prompts have in common.
     With ``nvidia_smi`` this machine's GPUs are looked at meanwhile: ``gpus``, None for all of them.
-    ``fixed_prompt`` is asked before and after the levels. A run that goes on where another ended has its
-    ``salt``, its ``length_factor``, and counts its passes from ``first_repeat``.
+    ``fixed_prompt``: that one is sent before and after the levels. A run that goes on where another ended has
+    its ``salt``, its ``length_factor``, and counts its passes from ``first_repeat``.
     """
 
     base_url: str
@@ -59,7 +59,7 @@ class Spec:
 
     @classmethod
     def from_json(cls, document: Json) -> Spec:
-        """ValueError, with all problems, where the document is not a spec."""
+        """Return the spec in a document. Raise ValueError, with all problems, if it is not a valid one."""
         known = {f.name for f in fields(cls)}
         problems = [f"unknown key {key!r}" for key in sorted(set(document) - known)]
         problems += [f"{key} is missing" for key in ("base_url", "model") if not document.get(key)]
@@ -71,7 +71,7 @@ class Spec:
         counts = ("warmups", "singles", "shared_prefix", "requests_at_least")
         problems += [f"{key} must not be below 0" for key in counts if document.get(key, 0) < 0]
         if document.get("sanity", "report") not in ("report", "gate"):
-            problems.append(f"sanity is report or gate, not {document['sanity']!r}")
+            problems.append(f"sanity must be report or gate, not {document['sanity']!r}")
         levels = document.get("levels", ())
         if any(not isinstance(level, int) or level < 1 for level in levels) or len(set(levels)) != len(
             levels
@@ -88,19 +88,19 @@ class Spec:
         return cls(**values)
 
     def rounds(self, level: int) -> int:
-        """Requests of one stream in a pass of this level, one after another."""
+        """Return the requests of one stream in a pass of this level, one after another."""
         return max(self.waves, -(-self.requests // level))
 
     def grace(self) -> float:
-        """Seconds that what is under way at the end of the budget has left."""
+        """Return the seconds that what is under way at the end of the budget has left."""
         return self.budget * GRACE
 
     def deadline(self, rounds: int) -> float:
-        """Seconds after which a stage of ``rounds`` requests one after another is cut."""
+        """Return the seconds after which a stage of ``rounds`` requests one after another is cut."""
         return self.request_timeout * rounds + 5
 
     def worst_case(self) -> float:
-        """Seconds after which a run has certainly ended, whatever the server does."""
+        """Return the seconds after which a run has certainly ended, whatever the server does."""
         highest = max(self.levels, default=0)
         further = -(-self.requests_at_least // (highest * self.rounds(highest))) if highest else 0
         stages = len(self.levels) * (self.repeats + 1) + further + 4
@@ -108,7 +108,7 @@ class Spec:
         return self.budget + self.grace() + 30 * stages
 
     def workload(self) -> Json:
-        """The ``workload`` of the bench document: what has to be equal for two results to be comparable."""
+        """Return the ``workload`` of the bench document: what has to be equal for two results to be comparable."""
         names = ("prompt_tokens", "output_tokens", "shared_prefix", "seed")
         requests = {str(level): level * self.rounds(level) for level in self.levels}
         return {**{name: getattr(self, name) for name in names}, "requests": requests}

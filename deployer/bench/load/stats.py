@@ -29,14 +29,14 @@ FEWEST_REPEATS = 8
 class Request:
     """What was seen of one request.
 
-    ``intent`` is the moment the client meant to send, ``sent`` the moment the request had been handed to
-    the socket, ``stamps`` the arrival of every chunk that carried text, ``end`` the arrival of the last
-    event. ``tokens`` and ``prompt_tokens`` are the server's own count (``usage``), never the number of
-    chunks. ``kind`` is None for a completed request, else how it failed.
+    ``intent`` is the moment the client meant to send, ``sent`` the moment the request had been handed to the
+    socket, ``stamps`` the arrival of every chunk that carried text, ``end`` the arrival of the last event.
+    ``max_tokens`` is the requested length. ``tokens`` and ``prompt_tokens`` are the server's own count (``usage``),
+    never the number of chunks. ``kind`` is None for a completed request, else how it failed.
     """
 
     index: int
-    asked: int
+    max_tokens: int
     intent: float | None = None
     sent: float | None = None
     stamps: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Request:
 
     @property
     def completed(self) -> bool:
-        """True when the whole answer came and everything about it is known."""
+        """Whether the whole answer arrived and everything about it is known."""
         return self.kind is None
 
     @property
@@ -59,7 +59,7 @@ class Request:
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """The ``q``-th percentile (0 to 100) of ascending ``values``, linear in between; ValueError if empty."""
+    """Return the ``q``-th percentile (0 to 100) of ascending values, linear in between. Raise ValueError if empty."""
     if not values:
         raise ValueError("a percentile of nothing")
     place = (len(values) - 1) * q / 100
@@ -69,7 +69,7 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def distribution(values: Iterable[float]) -> Json:
-    """``{mean, p50, p95, p99, n}``; what the number of samples does not support is None."""
+    """Return ``{mean, p50, p95, p99, n}``; what the number of samples does not support is None."""
     ordered = sorted(values)
     n = len(ordered)
     return {
@@ -82,29 +82,29 @@ def distribution(values: Iterable[float]) -> Json:
 
 
 def ttft(request: Request) -> float | None:
-    """Seconds from intent to the first text."""
+    """Return the seconds from intent to the first text."""
     return None if request.intent is None or not request.stamps else request.stamps[0] - request.intent
 
 
 def ttft_sent(request: Request) -> float | None:
-    """Seconds from the request being on the wire to the first text."""
+    """Return the seconds from the request being on the wire to the first text."""
     return None if request.sent is None or not request.stamps else request.stamps[0] - request.sent
 
 
 def end_to_end(request: Request) -> float | None:
-    """Seconds from intent to the last event."""
+    """Return the seconds from intent to the last event."""
     return None if request.intent is None or request.end is None else request.end - request.intent
 
 
 def tpot(request: Request) -> float | None:
-    """Seconds a token after the first: (last text - first text) / (tokens - 1)."""
+    """Return the seconds a token after the first: (last text - first text) / (tokens - 1)."""
     if not request.completed or (request.tokens or 0) < 2 or len(request.stamps) < 2:
         return None
     return (request.stamps[-1] - request.stamps[0]) / ((request.tokens or 0) - 1)
 
 
 def token_gaps(request: Request) -> list[float]:
-    """Seconds between tokens: the gaps between chunks, divided by the request's mean tokens in a chunk.
+    """Return the seconds between tokens: the gaps between chunks, divided by the request's mean tokens in a chunk.
 
     With one token a chunk (the usual case) these are the observed gaps. With several the true gaps cannot be
     seen and the division shares them out evenly.
@@ -116,7 +116,7 @@ def token_gaps(request: Request) -> list[float]:
 
 
 def one_token_repeated(text: str) -> bool:
-    """True when the whole text is one short unit over and over (``!!!!!!!!``), as broken numerics produce."""
+    """Return whether the whole text is one short unit over and over (``!!!!!!!!``), as broken numerics produce."""
     for unit in range(1, LONGEST_REPEATED_UNIT + 1):
         if len(text) < unit * FEWEST_REPEATS:
             return False
@@ -126,12 +126,12 @@ def one_token_repeated(text: str) -> bool:
 
 
 def failures(requests: Iterable[Request]) -> dict[str, int]:
-    """How many requests failed in which way, most frequent first."""
+    """Return how many requests failed in which way, most frequent first."""
     return dict(Counter(r.kind for r in requests if r.kind is not None).most_common())
 
 
 def steady_window(requests: Sequence[Request], concurrency: int) -> tuple[float, float] | None:
-    """The time in which every stream was busy, or None where there was none.
+    """Return the time in which every stream was busy; None if there was none.
 
     It opens when the last stream has the first text of its first request and closes when the first stream
     has nothing more to send. A request's stream is its index modulo ``concurrency``. All requests have to
@@ -149,20 +149,20 @@ def steady_window(requests: Sequence[Request], concurrency: int) -> tuple[float,
 
 
 def steady_tokens(requests: Sequence[Request], window: tuple[float, float]) -> float:
-    """Output tokens that arrived within the window."""
+    """Return the output tokens that arrived within the window."""
     opens, closes = window
     return sum(r.tokens_per_chunk * sum(1 for t in r.stamps if opens < t <= closes) for r in requests)
 
 
 def steady_rate(tokens: float, seconds: float, concurrency: int) -> float | None:
-    """Output tokens a second of the steady-state time; None where it holds too few to tell a rate."""
+    """Return the output tokens a second of the steady-state time; None if it holds too few for a rate."""
     enough = tokens >= STEADY_TOKENS_PER_STREAM * concurrency
     return tokens / seconds if enough and seconds > 0 else None
 
 
 def sample(request: Request, origin: float) -> Json:
-    """One request as it is kept in ``bench.json``; times relative to ``origin``."""
-    found: Json = {
+    """Return one request as it is kept in ``bench.json``; times relative to ``origin``."""
+    kept: Json = {
         "index": request.index,
         "failed": request.kind,
         "start_s": rounded(None if request.intent is None else request.intent - origin),
@@ -175,14 +175,14 @@ def sample(request: Request, origin: float) -> Json:
         "prompt_tokens": request.prompt_tokens,
     }
     if request.detail:
-        found["detail"] = request.detail
+        kept["detail"] = request.detail
     if one_token_repeated(request.text):
-        found["repeats"] = request.text[:40]
-    return found
+        kept["repeats"] = request.text[:40]
+    return kept
 
 
 def stage_summary(requests: Sequence[Request]) -> Json:
-    """What warm-ups, single runs and levels have in common; ``completed`` plus ``failed`` is ``requests``."""
+    """Return what warm-ups, single runs and levels have in common; ``completed`` plus ``failed`` is ``requests``."""
     done = [r for r in requests if r.completed]
     origin = min((r.intent for r in requests if r.intent is not None), default=0.0)
     return {
@@ -196,7 +196,7 @@ def stage_summary(requests: Sequence[Request]) -> Json:
 
 
 def single_summary(requests: Sequence[Request]) -> Json:
-    """The single-stream runs: one request at a time. ``tok_s`` of a run is output tokens / (end - intent)."""
+    """Return the single-stream runs: one request at a time. ``tok_s`` of a run is output tokens / (end - intent)."""
     done = [r for r in requests if r.completed]
     spent = [(r.tokens or 0, end_to_end(r) or 0.0) for r in done]
     return {
@@ -208,10 +208,10 @@ def single_summary(requests: Sequence[Request]) -> Json:
 
 
 def single_stream_rate(requests: Sequence[Request]) -> float | None:
-    """Output tokens a second of one request on its own, end to end.
+    """Return the output tokens a second of one request on its own, end to end.
 
     The output tokens of all completed single runs, divided by the sum of their times from intent to the last
-    event. Queueing and prefill are in it; it is what a lone user gets. None when no run was completed.
+    event. Queueing and prefill are in it; it is what a lone user gets. None if no run was completed.
     """
     done = [r for r in requests if r.completed]
     seconds = sum(end_to_end(r) or 0.0 for r in done)
@@ -223,5 +223,5 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 
 def rounded(value: float | None) -> float | None:
-    """Microseconds are more than the clock is worth; the rest is noise in a file."""
+    """Return a time to microseconds: more than the clock is worth; the rest is noise in a file."""
     return None if value is None else round(value, 6)

@@ -1,4 +1,4 @@
-"""One request: the bytes of a streamed answer, taken apart and timed."""
+"""One request: the bytes of a streamed answer, parsed and timed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class EventSplitter:
     """Server-sent events out of a byte stream, however it is cut.
 
     ``feed`` returns the data of the events that the piece completed. Lines end in LF, CR or CRLF; comments
-    and other fields are passed over; what follows the last blank line is not an event. ValueError above 4
-    MiB an event.
+    and other fields are passed over; what follows the last blank line is not an event. An event above 4 MiB
+    raises ValueError.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class EventSplitter:
         self._first = True
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of each event completed by ``piece``, in order."""
+        """Return the data of each event completed by ``piece``, in order."""
         if (
             piece.startswith(b"data: ")
             and piece.endswith(b"\n\n")
@@ -45,9 +45,9 @@ class EventSplitter:
                 self._first = False
                 if b"\n" not in whole:
                     return [whole]
-                found = whole.split(b"\n\ndata: ")
-                if not any(b"\n" in event for event in found):
-                    return found
+                several = whole.split(b"\n\ndata: ")
+                if not any(b"\n" in event for event in several):
+                    return several
         if self._after_cr and piece:
             self._after_cr = False
             if piece[:1] == b"\n":
@@ -82,16 +82,16 @@ class EventSplitter:
 
 
 def _parsed(text: str) -> Any:
-    """JSON without what json.loads does around the parser, a third of its time. ValueError where it is none."""
+    """Parse JSON without what json.loads does around the parser, a third of its time. Raise ValueError if not valid."""
     try:
-        found, end = _scan(text, 0)
+        value, end = _scan(text, 0)
     except StopIteration:
         end = -1
-    return found if end == len(text) else json.loads(text)  # blanks around it, or an error with its place
+    return value if end == len(text) else json.loads(text)  # blanks around it, or an error with its place
 
 
 def absorb(request: Request, data: bytes, now: float) -> None:
-    """Take one event that arrived at ``now`` into the record. ValueError where it is not what was promised."""
+    """Take one event that arrived at ``now`` into the record. Raise ValueError if it is not what was promised."""
     request.end = now
     if data == b"[DONE]":
         return
@@ -115,30 +115,30 @@ def absorb(request: Request, data: bytes, now: float) -> None:
 
 
 def sound(text: str) -> str:
-    """A server's text without halves of characters, which no file can hold."""
+    """Return a server's text without halves of characters, which no file can hold."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _count(value: Any) -> int:
-    """A number of tokens. ValueError for what can be none."""
+    """Return a number of tokens. Raise ValueError if it is not valid."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_TOKENS:
         raise ValueError(f"not a number of tokens: {str(value)[:40]}")
     return value
 
 
 def conclude(request: Request) -> None:
-    """The verdict on a request whose stream ended properly."""
+    """Set the kind of a request whose stream ended properly."""
     request.text = sound(request.text)
     if request.kind == "error":
         return
-    if request.end is None:  # a page of some proxy, say: what answered was no completions API
+    if request.end is None:  # a proxy's page, say: what answered was not a completions API
         request.kind, request.detail = "protocol", "an answer without a single event"
     elif request.tokens is None:
         request.kind, request.detail = "no-usage", "the stream ended without a usage count"
     elif not request.stamps:
         request.kind, request.detail = "empty", f"{request.tokens} tokens and no text"
-    elif request.tokens < request.asked:
-        request.kind, request.detail = "short", f"{request.tokens} of {request.asked} tokens"
+    elif request.tokens < request.max_tokens:
+        request.kind, request.detail = "short", f"{request.tokens} of {request.max_tokens} tokens"
     else:
         request.kind = None
 
@@ -175,7 +175,7 @@ async def perform(transport: Transport, ready: httpx.Request, request: Request) 
     except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
         gone = not isinstance(error, httpx.RemoteProtocolError) or "without" in str(error)
         request.kind, request.detail = ("reset" if gone else "protocol"), str(error) or type(error).__name__
-    except Exception as error:  # whatever a server can think of to send: it is not what was promised
+    except Exception as error:  # whatever a server may send that is not what was promised
         request.kind, request.detail = "protocol", f"{type(error).__name__}: {error}"
     finally:
         if request.end is None or not request.completed:

@@ -1,7 +1,7 @@
 """Whether somebody else used the server while it was being measured, by the server's own counters.
 
 Clients reach a candidate as soon as it answers, and their tokens look like slowness of ours. Two counters
-tell: ``sglang:generation_tokens_total`` of ``/metrics`` (only with ``--enable-metrics``) and the requests
+show it: ``sglang:generation_tokens_total`` of ``/metrics`` (only with ``--enable-metrics``) and the requests
 in flight of ``/v1/loads``.
 """
 
@@ -22,16 +22,16 @@ LOOK_AGAIN_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Counters:
-    """The server's counters at one moment; None where it does not show them."""
+    """The server's counters at one moment; None if it does not show them."""
 
     tokens: float | None = None
     in_flight: int | None = None
 
 
 async def read_counters(client: Any, base_url: str, silent: set[str] | None = None) -> Counters:
-    """Ask the server, through an ``httpx.AsyncClient``. What does not answer properly counts as not shown.
+    """Read the server's counters through an ``httpx.AsyncClient``. One that does not answer properly is not shown.
 
-    What gives no answer at all is not asked again: it is added to ``silent``, so that it costs the time-out once.
+    What gives no answer at all is added to ``silent`` and not asked again, so that it costs the time-out once.
     """
     silent = set() if silent is None else silent
     page, loads = await asyncio.gather(
@@ -58,27 +58,27 @@ async def _get(client: Any, base_url: str, path: str, silent: set[str]) -> str |
 async def settled(
     client: Any, base_url: str, silent: set[str] | None = None, *, at_least: float | None = None
 ) -> Counters:
-    """The counters once they are quiet: up to 4 looks, `LOOK_AGAIN_SECONDS` apart.
+    """Return the counters once they are quiet: up to 4 looks, `LOOK_AGAIN_SECONDS` apart.
 
     Looks again while requests are in flight (ours have all ended; a probe's is short) or while the token
     counter is below ``at_least`` (it may lag behind the last answer).
     """
-    found = Counters()
+    seen = Counters()
     for look in range(4):
         if look:
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
-        found = await read_counters(client, base_url, silent)
-        lagging = found.tokens is not None and at_least is not None and found.tokens < at_least
-        if not found.in_flight and not lagging:
+        seen = await read_counters(client, base_url, silent)
+        lagging = seen.tokens is not None and at_least is not None and seen.tokens < at_least
+        if not seen.in_flight and not lagging:
             break
-    return found
+    return seen
 
 
 def judge(before: Counters, after: Counters, *, ours: int, unsure: int, seconds: float) -> dict[str, Any]:
-    """``{"value": true|false|null, "evidence": [...]}`` for one stretch of load.
+    """Return ``{"value": true|false|null, "evidence": [...]}`` for one stretch of load.
 
     ``ours`` is the tokens of our completed requests, ``unsure`` the most that our failed ones can have
-    generated, ``seconds`` how long it took. ``null`` where the server does not show enough to tell.
+    generated, ``seconds`` how long it took. ``null`` if the server does not show enough to tell.
     """
     evidence: list[str] = []
     foreign = False
@@ -105,7 +105,7 @@ def judge(before: Counters, after: Counters, *, ours: int, unsure: int, seconds:
 
 
 def combined(stages: list[dict[str, Any]]) -> dict[str, Any]:
-    """One answer for all stages: true if one is, false if all are, else null; with the evidence."""
+    """Return one answer for all stages: true if one is, false if all are, else null; with the evidence."""
     values = [stage["value"] for stage in stages]
     value = True if any(v is True for v in values) else (False if values and None not in values else None)
     shown = [stage for stage in stages if stage["value"] is value] if value is not False else stages

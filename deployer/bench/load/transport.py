@@ -37,12 +37,12 @@ _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\Z")
 
 @lru_cache(maxsize=4096)
 def _plain_size(text: bytes) -> int:
-    """The size of a chunk with something in it; -1 for whatever wants a closer look."""
+    """Return the size of a chunk with something in it; -1 for whatever needs a closer look."""
     return int(text, 16) or -1 if text.isalnum() and _SIZE.match(text) else -1
 
 
 class ResponseReader:
-    """One HTTP/1.1 response out of bytes, however they are cut. ValueError for what is none."""
+    """One HTTP/1.1 response out of bytes, however they are cut. Raise ValueError for what is not one."""
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -55,7 +55,7 @@ class ResponseReader:
         self._between = False  # two chunks, with nothing left over
 
     def feed(self, data: bytes) -> bytes:
-        """Take in what arrived; returns the bytes of the body that it held."""
+        """Take in what arrived; return the bytes of the body that it held."""
         if self._between:  # the usual case: one whole chunk
             line = data.find(b"\r\n", 0, 10)
             if line > 0 and _plain_size(data[:line]) == len(data) - line - 4 and data.endswith(b"\r\n"):
@@ -68,7 +68,7 @@ class ResponseReader:
         return body[0] if len(body) == 1 else b"".join(body)
 
     def end(self) -> None:
-        """The connection has ended. ValueError where more was to come."""
+        """Take in that the connection has ended. Raise ValueError if more was to come."""
         if self.status is None:
             raise ValueError("the server closed the connection without sending a response")
         if not self.done and (self._chunked or self._left is not None):
@@ -76,15 +76,15 @@ class ResponseReader:
         self.done = True
 
     def _head(self, _body: list[bytes]) -> bool:
-        found = _HEAD_END.search(self._rest)
-        if not found:
+        end = _HEAD_END.search(self._rest)
+        if not end:
             if len(self._rest) > _HEAD_LIMIT:
                 raise ValueError("a head without an end")
             if not b"HTTP/1.".startswith(self._rest[:7]):
                 raise ValueError(f"not an HTTP/1.1 response: {self._rest[:40]!r}")
             return False
-        first, *lines = re.split(rb"\r?\n", self._rest[: found.start()])
-        self._rest = self._rest[found.end() :]
+        first, *lines = re.split(rb"\r?\n", self._rest[: end.start()])
+        self._rest = self._rest[end.end() :]
         status = _STATUS.match(first)
         if not status:
             raise ValueError(f"not an HTTP/1.1 response: {first[:40]!r}")
@@ -113,7 +113,7 @@ class ResponseReader:
         elif b"transfer-encoding" in values:
             coding = b",".join(values[b"transfer-encoding"]).lower()
             if coding != b"chunked":
-                raise ValueError(f"a transfer coding that was not asked for: {coding[:40]!r}")
+                raise ValueError(f"a transfer coding that was not requested: {coding[:40]!r}")
             self._chunked, self._state = True, self._size
         elif b"content-length" in values:
             lengths = set(values[b"content-length"])
@@ -219,7 +219,7 @@ class _Exchange(asyncio.BufferedProtocol):
             if self.sink is not None and reader.status == 200:
                 try:
                     self.sink(body, now)
-                except Exception as error:  # the reader of the events judges; its word is the request's fate
+                except Exception as error:  # the reader of the events decides what becomes of the request
                     self.fail(error)
                     return
             else:
@@ -286,16 +286,16 @@ class Transport(httpx.AsyncBaseTransport):
         sock = await self._connect(loop, host, port, patience.get("connect"))
         try:
             if secure:
-                made = loop.create_connection(
+                connecting = loop.create_connection(
                     lambda: exchange, sock=sock, ssl=self._tls, server_hostname=host
                 )
-                await _in_time(made, patience.get("connect"))
+                await _in_time(connecting, patience.get("connect"))
                 assert exchange.transport is not None
                 exchange.transport.write(wire)
-                _tell_sent(request)
+                _report_sent(request)
             else:
                 await _send(loop, sock, wire)
-                _tell_sent(request)
+                _report_sent(request)
                 await loop.create_connection(lambda: exchange, sock=sock)
             await exchange.wait(patience.get("read"))
         except BaseException as error:
@@ -318,8 +318,8 @@ class Transport(httpx.AsyncBaseTransport):
         problem: OSError = OSError(f"no address for {host}")
         try:
             if (host, port) not in self._addresses:
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                self._addresses[host, port] = [(family, address) for family, _, _, _, address in found]
+                infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                self._addresses[host, port] = [(family, address) for family, _, _, _, address in infos]
         except OSError as error:
             raise httpx.ConnectError(f"{host}: {error}") from error
         for place in list(self._addresses[host, port]):
@@ -328,7 +328,7 @@ class Transport(httpx.AsyncBaseTransport):
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                # On loopback the handshake is over within the first call, and the second tells (0): no turn of
+                # On loopback the handshake is over within the first call, and the second shows it (0): no turn of
                 # the loop, in which other streams would send first, lies between meaning to send and sending.
                 if sock.connect_ex(address) and sock.connect_ex(address):
                     await _in_time(loop.sock_connect(sock, address), patience)
@@ -361,7 +361,7 @@ async def _send(loop: asyncio.AbstractEventLoop, sock: socket.socket, wire: byte
         await loop.sock_sendall(sock, wire[taken:])
 
 
-def _tell_sent(request: httpx.Request) -> None:
+def _report_sent(request: httpx.Request) -> None:
     sent = request.extensions.get("sent")
     if sent is not None:
         sent(time.perf_counter())

@@ -37,18 +37,18 @@ _LONGEST_LINE = 1 << 28
 
 
 def processes_for(width: int, rate: float | None, cores: int) -> int:
-    """How many processes a level of ``width`` streams at about ``rate`` tokens a second is spread over."""
+    """Return how many processes a level of ``width`` streams at about ``rate`` tokens a second is spread over."""
     wanted = max(ceil(width / STREAMS_EACH), ceil((rate or 0.0) / TOKENS_EACH))
     return max(1, min(wanted, cores, MOST, width))
 
 
 def usable_cores() -> int:
-    """Processors that this process may run on."""
+    """Return the number of processors that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 def shares(job: Job, processes: int, start_at: float) -> list[Job]:
-    """The job in parts of nearly equally many streams, all beginning at one moment."""
+    """Return the job in parts of nearly equally many streams, all beginning at one moment."""
     parts = [job.streams[first::processes] for first in range(processes)]
     return [replace(job, streams=streams, start_at=start_at) for streams in parts if streams]
 
@@ -90,20 +90,20 @@ class Child:
         return child
 
     def send(self, message: Json) -> None:
-        """One line; to a child that is gone it is lost, which `take` has been told."""
+        """Send one line. To a child that is gone it is lost; `take` has got its None."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
 
     async def _read(self, take: Callable[[Json | None], None]) -> None:
         assert self.process.stdout is not None
-        with contextlib.suppress(ValueError):  # killed within a line, or one without an end: it says no more
+        with contextlib.suppress(ValueError):  # killed within a line, or one without an end
             while line := await self.process.stdout.readline():
                 take(json.loads(line))
         take(None)
 
     async def end(self, *, at_once: bool = False) -> None:
-        """Close its stdin, and see to it that it is gone; ``at_once``: one that has nothing to tidy."""
+        """Close its stdin and make sure it is gone; ``at_once``: one that has nothing to tidy."""
         assert self.process.stdin is not None
         if at_once:
             with contextlib.suppress(ProcessLookupError):
@@ -125,63 +125,63 @@ class Crew:
         self._spec = spec
         self._environment = environment
         self._children: list[Child] = []
-        self._said: list[asyncio.Queue[Json | None]] = []
+        self._lines: list[asyncio.Queue[Json | None]] = []
         self._counts: list[Json] = []
 
     async def _grow(self, number: int) -> None:
         begun = len(self._children)
         for _ in range(begun, number):
-            said: asyncio.Queue[Json | None] = asyncio.Queue()
-            self._said.append(said)
+            lines: asyncio.Queue[Json | None] = asyncio.Queue()
+            self._lines.append(lines)
             self._children.append(
-                await Child.start(command("--worker"), self._environment, self._spec, said.put_nowait)
+                await Child.start(command("--worker"), self._environment, self._spec, lines.put_nowait)
             )
-        for said in self._said[begun:]:
-            if await said.get() is None:
+        for lines in self._lines[begun:]:
+            if await lines.get() is None:
                 raise RuntimeError("a process of the load client did not start")
 
     async def run(self, job: Job, processes: int) -> Done:
-        """Spread the job over so many processes; the requests of all of them in order."""
+        """Spread the job over so many processes; return the requests of all of them in order."""
         await self._grow(processes)
         building = 0.2 + 0.002 * job.total / processes
         parts = shares(job, processes, time.perf_counter() + building)
         self._counts = [{} for _ in parts]
         for child, part in zip(self._children, parts):  # noqa: B905 (Python 3.9 has no strict)
             child.send({"job": part.as_json()})
-        found = [await self._one(number) for number in range(len(parts))]
-        requests = sorted((r for done in found for r in done.requests), key=lambda r: r.index)
+        parts_done = [await self._one(number) for number in range(len(parts))]
+        requests = sorted((r for done in parts_done for r in done.requests), key=lambda r: r.index)
         return Done(
             requests,
-            {**worst_client(done.client for done in found), "processes": len(parts)},
-            any(done.stopped for done in found),
-            any(done.cut for done in found),
+            {**worst_client(done.client for done in parts_done), "processes": len(parts)},
+            any(done.stopped for done in parts_done),
+            any(done.cut for done in parts_done),
         )
 
     async def _one(self, number: int) -> Done:
         while True:
-            message = await self._said[number].get()
+            message = await self._lines[number].get()
             if message is None:
                 raise RuntimeError("a process of the load client ended in the middle of a level")
             if "counts" in message:
                 self._counts[number] = message["counts"]
             if "done" in message:
-                told = message["done"]
-                requests = [Request(**one) for one in told.pop("requests")]
-                return Done(requests=requests, **told)
+                done = message["done"]
+                requests = [Request(**one) for one in done.pop("requests")]
+                return Done(requests=requests, **done)
 
     def counts(self) -> Json:
-        """Progress of all of them together, as `Drive.counts` has it."""
+        """Return the progress of all of them together, as `Drive.counts` has it."""
         known = [one for one in self._counts if one]
         total: Json = {key: sum(one[key] for one in known) for key in ("done", "failed", "chunks")}
         return {**total, "kinds": [tuple(pair) for one in known for pair in one["kinds"]]}
 
     def stop(self) -> None:
-        """Have them cut what is under way."""
+        """Make them cut what is under way."""
         for child in self._children:
             child.send({"stop": True})
 
     async def end(self) -> None:
-        """All of them gone."""
+        """End all of them."""
         for child in self._children:
             await child.end()
         self._children = []
@@ -201,9 +201,9 @@ def lines_of_stdin(take: Callable[[str | None], None]) -> None:
 
 
 async def work(emit: Callable[[Json], None], api_key: str | None) -> None:
-    """The worker's part: the spec in the first line of stdin, then jobs, until its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's to answer
-    asked: asyncio.Queue[Json | None] = asyncio.Queue()
+    """Run as a worker: the spec in the first line of stdin, then jobs, until its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
+    messages: asyncio.Queue[Json | None] = asyncio.Queue()
     stop = asyncio.Event()
 
     def take(line: str | None) -> None:
@@ -211,21 +211,21 @@ async def work(emit: Callable[[Json], None], api_key: str | None) -> None:
         if message is None or "stop" in message:
             stop.set()
         if message is None or "stop" not in message:
-            asked.put_nowait(message)
+            messages.put_nowait(message)
 
     lines_of_stdin(take)
-    first = await asked.get()
+    first = await messages.get()
     if first is None:
         return
     spec = Spec.from_json(first)
     tls = tls_context(spec)
     emit({"ready": True})
-    while (message := await asked.get()) is not None:
+    while (message := await messages.get()) is not None:
         drive = Drive(spec, Job(**message["job"]), stop)
-        emit({"done": await _told(drive, drive.run(tls, api_key), emit, spec.progress_interval)})
+        emit({"done": await _finished(drive, drive.run(tls, api_key), emit, spec.progress_interval)})
 
 
-async def _told(drive: Drive, running: Any, emit: Callable[[Json], None], interval: float) -> Json:
+async def _finished(drive: Drive, running: Any, emit: Callable[[Json], None], interval: float) -> Json:
     async def ticker() -> None:
         while True:
             await asyncio.sleep(interval)

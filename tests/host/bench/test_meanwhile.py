@@ -12,6 +12,8 @@ import pytest
 from deployer.bench.load import client as load
 from deployer.bench.load.spec import Spec
 from deployer.bench.load.workers import Child
+from deployer.bench.server import sentence
+from deployer.records.bench import ServerUse
 
 SMI = """#!/bin/sh
 case "$*" in *clocks.sm*) echo "Field is not a valid field to query."; exit 2;; esac
@@ -48,8 +50,9 @@ def test_the_server_and_its_gpus_are_seen(
     assert found["kv_use"] == {"mean": 0.25, "min": 0.25, "max": 0.25}
     assert [gpu["index"] for gpu in found["gpus"]] == [0]
     assert found["gpus"][0]["sm_clock_mhz"] is None
-    assert found["sentence"].startswith("C=4: ")
-    assert found["sentence"].endswith("GPUs 97 % busy at 310 W of 600 W")
+    text = sentence(ServerUse.from_json(found), 4)
+    assert text.startswith("C=4: ")
+    assert text.endswith("GPUs 97 % busy at 310 W of 600 W")
 
 
 def test_a_server_that_says_nothing_is_measured_all_the_same(mock_server: str) -> None:

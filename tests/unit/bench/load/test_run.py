@@ -44,7 +44,7 @@ class Scripted(Run):
 
     async def _perform(self, name: str, job: Job) -> Done:
         self.order.append(job.label)
-        took = job.asked * job.width / self.rate(job.width)
+        took = job.max_tokens * job.width / self.rate(job.width)
         requests: list[Request] = []
         done = Done(requests, {"client_limited": False})
         start = latest = self.now
@@ -67,10 +67,19 @@ class Scripted(Run):
         return done
 
     def answer(self, index: int, job: Job, begin: float, took: float) -> Request:
-        stamps = [begin + took * (k + 1) / job.asked for k in range(job.asked)]
+        stamps = [begin + took * (k + 1) / job.max_tokens for k in range(job.max_tokens)]
         text = f"answer {job.label.partition('/')[0]} and so on" if job.texts is None else "April"
         return Request(
-            index, job.asked, begin, begin, stamps, begin + took, job.asked, round(job.length), text, None
+            index,
+            job.max_tokens,
+            begin,
+            begin,
+            stamps,
+            begin + took,
+            job.max_tokens,
+            round(job.length),
+            text,
+            None,
         )
 
 
