@@ -215,7 +215,7 @@ def down(set_name: str, as_json: bool) -> None:
     if as_json:
         print_json({"set": set_name, "removed": removed})
     elif not removed:
-        click.echo(f"there is no set {set_name} of practice hosts")
+        click.echo(f"there are no practice hosts in set {set_name}")
 
 
 @rehearse.command(epilog="\b\nExample:\n  deployer rehearse clean")
@@ -244,7 +244,7 @@ def status(set_name: str, as_json: bool) -> None:
         print_json(document)
         return
     if not document["hosts"]:
-        click.echo(f"there is no set {set_name} of practice hosts; `deployer rehearse up` creates one")
+        click.echo(f"there are no practice hosts in set {set_name}; `deployer rehearse up` creates one")
     for host in document["hosts"]:
         state = "up" if host["ssh"] else "running, SSH does not answer" if host["running"] else "down"
         faults = ", ".join(entry["name"] for entry in host["faults"])
@@ -253,7 +253,7 @@ def status(set_name: str, as_json: bool) -> None:
         )
     others = [name for name in document["sets"] if name != set_name]
     if others:
-        click.echo(f"other sets: {', '.join(others)} (--name)")
+        click.echo(f"other sets: {', '.join(others)} (choose one with --name)")
     prepared = document["prepared"]
     if prepared["there"]:
         how = "" if prepared["ready"] else ", not finished"

@@ -77,7 +77,7 @@ def set_folder(name: str) -> Path:
     """Return the state folder of a set. Raise UsageError if its name is not a plain word."""
     if not _NAME.fullmatch(name) or name == ENGINES:
         raise UsageError(
-            f"`{name}` cannot name a set of practice hosts",
+            f"`{name}` is not a valid name for a set of practice hosts",
             remedy=f"use lower-case letters, digits and hyphens, at most 32 of them, and not `{ENGINES}`",
         )
     folder = state_root() / name

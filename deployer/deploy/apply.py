@@ -1,4 +1,4 @@
-"""`apply`: the steps from connecting to the recorded transition; what follows is `attempt`."""
+"""`apply`: the steps from connecting to the recorded transition; what follows is `rollout`."""
 
 from __future__ import annotations
 
@@ -210,10 +210,10 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
 
 
 def take_lease(session: Session, reporter: Reporter) -> None:
-    """The exclusive right to change the host, kept alive from here on. LeaseHeld where somebody else has it."""
+    """Take the exclusive right to change the host, kept alive from here on. Raise LeaseHeld if somebody else has it."""
     reporter.step(Step.LEASE)
     session.acquire()
-    reporter.done(f"{session.host_config.name} is ours to change")
+    reporter.done(f"{session.host_config.name} is locked for other operators")
 
 
 def _version(observed: HostState) -> str:
@@ -223,7 +223,9 @@ def _version(observed: HostState) -> str:
 def _summary(plan: Plan) -> str:
     if plan.action == "converge":
         return f"{plan.live} is live and equal, but not running as it should"
-    return f"{count_of(len(plan.changes), 'change')} against {plan.live or 'nothing'}: a restart is needed"
+    if plan.live is None:
+        return f"the first release: {count_of(len(plan.changes), 'setting')}"
+    return f"{count_of(len(plan.changes), 'change')} against {plan.live}: a restart is needed"
 
 
 def preflight_error(against: list[Objection]) -> PreflightRefused:

@@ -179,7 +179,7 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Release | None
     """Return the release to go back to, or None and the reason why there is none.
 
     Without ``to`` it is the release that the live one replaced (or, if that is gone, the next older one in the chain),
-    so that going back twice goes back further and never to and fro.
+    so that going back twice goes further back, never to and fro.
     """
     proven = {item.release: item for item in state.releases if item.was_live}
     if to is not None:
@@ -194,7 +194,7 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Release | None
         return wanted, ""
     live = state.live_name
     if live is None:
-        return None, "nothing is live on this service, so there is nothing to go back from"
+        return None, "nothing is live"
     seen = {live}
     release = state.live_release
     while release is not None and release.previous is not None and release.previous not in seen:
@@ -202,7 +202,7 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Release | None
             return proven[release.previous], ""
         seen.add(release.previous)
         release = state.release(release.previous)
-    return None, f"{live} is the first release that went live here; there is nothing before it to go back to"
+    return None, f"{live} is the first release that went live; there is none before it"
 
 
 def lost_live(state: ServiceState) -> Release | None:

@@ -100,7 +100,7 @@ def _converge(session: Session, reporter: Reporter) -> Restored:
         again = "; the host's guard goes on trying" if state.transition else ""
         return Restored(live, False, f"the host could not be made equal to {target}: {error.message}{again}")
     if live is None:
-        return Restored(None, False, "nothing is serving: no release was ever live on this service")
+        return Restored(None, False, "nothing is serving: no release has been live on this service yet")
     if not converged.invocation_id:
         return Restored(live, False, f"{live} is live on disk but is not running")
     fresh = converged.started

@@ -50,7 +50,9 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
         raise Refused(
             f"cannot roll back {service.name}: {why_not}; nothing was changed",
             phase=Step.PLAN,
-            remedy="`deployer history` lists the releases and which of them were live",
+            remedy="`deployer history` lists the releases and which of them were live"
+            if state.releases
+            else "`deployer apply PROFILE` puts a first release live",
         )
     release = replace(read_release(session, target.release), previous=target.previous)
     plan = make_plan(state, release, healthy=state.running is not None and session.health(state).ok)

@@ -128,7 +128,7 @@ class Steps:
         self.session.client.transition_begin(candidate.service, transition)
         if not self.proven:
             self._patch({"state": "candidate"})
-        self.reporter.done("recorded; the guard watches")
+        self.reporter.done("recorded; the guard is watching")
         return Step.STOP
 
     def _patch(self, patch: Mapping[str, object], **files: object) -> None:

@@ -441,7 +441,7 @@ def test_rollback_goes_back_and_then_has_nowhere_to_go(live_world: FakeWorld) ->
         outcome = rollback(opened, Silent(), Agreed())
     assert (outcome.outcome, outcome.release, outcome.previous) == ("live", LIVE, "0002-tp2")
     restored(live_world)
-    with session(live_world) as opened, pytest.raises(Refused, match="nothing before it"):
+    with session(live_world) as opened, pytest.raises(Refused, match="none before it"):
         rollback(opened, Silent(), Agreed())
 
 
@@ -493,7 +493,7 @@ def left_behind(made: FakeWorld) -> None:
 
 def test_a_change_left_behind_is_ended_before_a_rollback(live_world: FakeWorld) -> None:
     left_behind(live_world)
-    with session(live_world) as opened, pytest.raises(Refused, match="nothing before it"):
+    with session(live_world) as opened, pytest.raises(Refused, match="none before it"):
         rollback(opened, Silent(), Agreed())
     restored(live_world)
     assert live_world.service("kimi").manifest("0002-tp2")["state"] == "abandoned"

@@ -116,7 +116,7 @@ def test_a_layer_has_the_modes_of_what_is_below(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "A", "-a", "a" * 33, "a b", "ä"])
 def test_a_set_has_a_plain_name(root: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot name a set"):
+    with pytest.raises(UsageError, match="is not a valid name"):
         sets.set_folder(name)
 
 
@@ -202,9 +202,9 @@ def test_a_folder_of_somebody_else_is_no_set_and_stays(
     assert sets.all_sets() == ["made"]
     assert hosts.sets_with("sglang") == []
     for engine in ("standin", "sglang"):
-        with pytest.raises(UsageError, match=r"not a set of practice hosts|cannot name a set"):
+        with pytest.raises(UsageError, match=r"not a set of practice hosts|is not a valid name"):
             hosts.up(name, engine=engine)
-    with pytest.raises(UsageError, match=r"not a set of practice hosts|cannot name a set"):
+    with pytest.raises(UsageError, match=r"not a set of practice hosts|is not a valid name"):
         hosts.down(name)
     assert (root / name / "mine").read_text() == "x"
     assert hosts.down("made")
@@ -340,7 +340,7 @@ def test_commands_without_a_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     runner = CliRunner()
     shown = runner.invoke(commands.rehearse, ["status", "--name", "none", "--json"])
     assert json.loads(shown.output)["hosts"] == []
-    assert "no set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
+    assert "no practice hosts in set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
     root_flags = SimpleNamespace(flags={"json": True})
     assert (
         runner.invoke(commands.rehearse, ["status", "--name", "none"], obj=root_flags).output == shown.output
@@ -357,7 +357,7 @@ def test_json_may_be_asked_for_by_the_environment(root: Path, monkeypatch: pytes
     runner = CliRunner(env={"DEPLOYER_JSON": "true"})
     assert json.loads(runner.invoke(commands.rehearse, ["status", "--name", "none"]).output)["hosts"] == []
     runner = CliRunner(env={"DEPLOYER_JSON": "false"})
-    assert "no set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
+    assert "no practice hosts in set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
 
 
 def test_every_command_has_an_example() -> None:
