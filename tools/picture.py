@@ -6,7 +6,7 @@ With --after the picture is taken that long after the start, with --when as soon
 regular expression, else at the end. Needs pyte (`pip install pyte`). docs/img/apply.svg, on a practice host that has
 had pp8-async live:
 
-    python tools/picture.py docs/img/apply.svg --lines 44 --when "PP[0-9].* [23]/4" -- deployer apply pp8-async --yes
+    python tools/picture.py docs/img/apply.svg --lines 44 --when "PP[0-9].* [1-4]/4" -- deployer apply pp8-async --yes
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def take_lease(session: Session, reporter: Reporter) -> None:
     """Take the exclusive right to change the host, kept alive from here on. Raise LeaseHeld if somebody else has it."""
     reporter.step(Step.LEASE)
     session.acquire()
-    reporter.done(f"{session.host_config.name} is locked for other operators")
+    reporter.done(f"{session.host_config.name} is reserved for this command")
 
 
 def _version(observed: HostState) -> str:

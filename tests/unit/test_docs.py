@@ -91,3 +91,13 @@ def test_every_operation_of_the_agent_is_documented() -> None:
     page = text(DOCS / "architecture.md")
     import_module("deployer.host.agent.main")  # registers them
     assert not [name for name in OPERATIONS if f"**`{name}`**" not in page]
+
+
+def test_every_test_that_contributing_names_exists() -> None:
+    names = set(re.findall(r"`(test_\w+)`", text(ROOT / "CONTRIBUTING.md")))
+    defined = {
+        name
+        for path in (ROOT / "tests" / "unit").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert not names - defined

@@ -340,7 +340,10 @@ def test_commands_without_a_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     runner = CliRunner()
     shown = runner.invoke(commands.rehearse, ["status", "--name", "none", "--json"])
     assert json.loads(shown.output)["hosts"] == []
-    assert "no practice hosts in set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
+    assert (
+        "no practice hosts in set none"
+        in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
+    )
     root_flags = SimpleNamespace(flags={"json": True})
     assert (
         runner.invoke(commands.rehearse, ["status", "--name", "none"], obj=root_flags).output == shown.output
@@ -357,7 +360,10 @@ def test_json_may_be_asked_for_by_the_environment(root: Path, monkeypatch: pytes
     runner = CliRunner(env={"DEPLOYER_JSON": "true"})
     assert json.loads(runner.invoke(commands.rehearse, ["status", "--name", "none"]).output)["hosts"] == []
     runner = CliRunner(env={"DEPLOYER_JSON": "false"})
-    assert "no practice hosts in set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
+    assert (
+        "no practice hosts in set none"
+        in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
+    )
 
 
 def test_every_command_has_an_example() -> None:
