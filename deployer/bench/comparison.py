@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from deployer.bench.noise import quantile
-from deployer.bench.rates import Logs, Rates, level_label, mean, rates_of
-from deployer.bench.relative import FEWEST_LEVELS, TAIL, compared, measured_alike, with_interval
+from deployer.bench.rates import FEWEST_LEVELS, Logs, Rates, mean, rates_of, trouble
+from deployer.bench.relative import TAIL, compared, measured_alike, quantile, with_interval
 from deployer.records.bench import ONE, About, BenchRun, Level, Quantiles, Singles
 from deployer.records.codec import Json
 from deployer.records.verdict import Effect, Noise, SetAside
@@ -138,7 +137,10 @@ class Comparison:
         """Return throughput over all levels with its verdict, and the change at each, in one line."""
         if self.pooled.effect is None:
             return "no level is sound in both, so nothing can be concluded"
-        each = (f"{level_label(item.concurrency)} {item.effect:+.1%}" for item in self._rates())
+        each = (
+            f"{'one' if item.concurrency == 1 else f'@{item.concurrency}'} {item.effect:+.1%}"
+            for item in self._rates()
+        )
         return f"{self.pooled} over all levels ({', '.join(each)}), {self.pooled.phrase()}"
 
     def as_json(self) -> Json:
@@ -281,8 +283,8 @@ def _mean(parts: Sequence[_Median]) -> _Median:
 def _median(bench: BenchRun, stage: Singles | Level, figure: str) -> _Median | None:
     """The median of one benchmark's stage; None if nothing sound has one."""
     passes = stage.passes if isinstance(stage, Level) else ()
-    sound = [part.repeat for part in passes if not bench.trouble(part)]
-    if not sound and (passes or bench.trouble(stage)):
+    sound = [part.repeat for part in passes if not trouble(bench, part)]
+    if not sound and (passes or trouble(bench, stage)):
         return None
     samples = [
         (item.repeat, value)

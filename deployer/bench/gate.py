@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from deployer.bench.noise import sentence
-from deployer.bench.rates import level_label, rates_of
+from deployer.bench.rates import Rates, rates_of
 from deployer.bench.relative import Tolerance, judge
 from deployer.config.bench import RATE_GATES, SINGLE_GATE, TIME_GATES, split_key
-from deployer.records.bench import BenchRun, Level, Singles, Stage
+from deployer.records.bench import BenchRun, Level, Stage
 from deployer.records.verdict import Check, Noise, Relative, Verdict
 
 #: Servers that restarted badly have been seen to answer the first 100 to 200 requests and then hang.
@@ -50,6 +49,8 @@ def evaluate(bench: BenchRun, policy: Policy) -> Verdict:
     run was cut short, the end of its time left a level without an answer or a server on which nothing moved, a
     threshold's figure was not measured soundly, or noise hides the loss that a pass must rule out.
     """
+    rates = rates_of(bench)
+    relative = judge([bench, *policy.earlier], policy.baseline, policy.noise, policy.tolerance, policy.name)
     broken = [*_incomplete(bench), *_insane(bench)]
     failed = list(broken)
     unsure = [f"the run was cut short: {bench.interrupted}"] if bench.interrupted else []
@@ -59,7 +60,7 @@ def evaluate(bench: BenchRun, policy: Policy) -> Verdict:
         unsure.append("nothing was measured")
     checks = []
     for key, threshold in policy.thresholds.items():
-        check, doubt = _check(bench, key, threshold)
+        check, doubt = _check(bench, rates, key, threshold)
         checks.append(check)
         if check.result == "fail":
             failed.append(_sentence(check))
@@ -67,10 +68,9 @@ def evaluate(bench: BenchRun, policy: Policy) -> Verdict:
             unsure.append(f"{key}: {doubt}")
         else:
             notes.append(_sentence(check))
-    relative = judge([bench, *policy.earlier], policy.baseline, policy.noise, policy.tolerance, policy.name)
     if relative is not None:
         {"fail": failed, "inconclusive": unsure, "pass": notes}[relative.result].extend(relative.reasons)
-        notes.append(sentence(relative.noise))
+        notes.append(str(relative.noise))
     notes += _remarks(bench, policy.thresholds, compared=relative is not None)
     if policy.beside is not None:
         name, other = policy.beside
@@ -81,7 +81,7 @@ def evaluate(bench: BenchRun, policy: Policy) -> Verdict:
         (*failed, *unsure, *notes),
         tuple(checks),
         relative,
-        rates_of(bench).set_aside,
+        rates.set_aside,
         broken=bool(broken),
     )
 
@@ -113,7 +113,7 @@ def _plainly(other: Relative, name: str) -> str:
     """A comparison that decides nothing, level by level."""
     if other.effect is None:
         return f"nothing could be compared with {name}"
-    levels = ", ".join(f"{level_label(level.concurrency)} {level.effect:+.1%}" for level in other.levels)
+    levels = ", ".join(f"{level.label} {level.effect:+.1%}" for level in other.levels)
     return f"throughput {other} against {name} ({levels})"
 
 
@@ -167,16 +167,16 @@ def _doubtful_output(bench: BenchRun) -> Iterator[str]:
         yield from (f"the output is not sane: {text}" for text in texts or ["a check failed"])
 
 
-def _check(bench: BenchRun, key: str, threshold: float) -> tuple[Check, str]:
+def _check(bench: BenchRun, rates: Rates, key: str, threshold: float) -> tuple[Check, str]:
     """One threshold, and the reason if it is inconclusive."""
     name, at = split_key(key)
     bound: Literal["min", "max"] = "max" if name in TIME_GATES else "min"
-    stage = bench.singles if at is None else bench.level(at)
-    measured = _measured(bench, stage, name)
-    doubt = _doubt(bench, stage)
+    level = next((item for item in bench.levels if item.concurrency == at), None)
+    measured = bench.single_stream_tok_s if name == SINGLE_GATE else _measured(level, name)
+    doubt = rates.doubts.get(at, "")
     if measured is None:
         doubt = f"not measured, {bench.stopped}" if bench.stopped else "it was not measured"
-    elif doubt and isinstance(stage, Level) and (sound := _sound_rate(bench, stage, name)) is not None:
+    elif doubt and level and (sound := _sound_rate(rates, level, name)) is not None:
         measured, doubt = sound, ""
     if doubt or measured is None:
         return Check(key, bound, threshold, measured, "inconclusive"), doubt
@@ -184,36 +184,29 @@ def _check(bench: BenchRun, key: str, threshold: float) -> tuple[Check, str]:
     return Check(key, bound, threshold, measured, "pass" if held else "fail"), ""
 
 
-def _doubt(bench: BenchRun, stage: Singles | Level | None) -> str:
-    """Why a stage's figures prove nothing: what disturbed it, or the first of its passes that was disturbed."""
-    parts = stage.parts if isinstance(stage, Level) else (stage,) if stage else ()
-    return next((why for part in parts if (why := bench.trouble(part))), "")
-
-
-def _sound_rate(bench: BenchRun, level: Level, name: str) -> float | None:
+def _sound_rate(rates: Rates, level: Level, name: str) -> float | None:
     """A level's rate over its sound passes alone; None for a time, or if no pass is sound."""
+    disturbed = {item.repeat for item in rates.set_aside if item.concurrency == level.concurrency}
     tokens = span = 0.0
-    for part in level.passes:
-        rates = {
+    for index, part in enumerate(level.passes):
+        figures = {
             "aggregate_tok_s": (part.aggregate_tok_s, part.wall_s),
             "steady_tok_s": (part.steady_tok_s, part.steady_s),
         }
-        rate, length = rates.get(name, (None, None))
-        if rate and length and rate > 0 and length > 0 and not bench.trouble(part):
+        rate, length = figures.get(name, (None, None))
+        if rate and length and rate > 0 and length > 0 and index not in disturbed:
             tokens, span = tokens + rate * length, span + length
     return tokens / span if span else None
 
 
-def _measured(bench: BenchRun, stage: Singles | Level | None, name: str) -> float | None:
-    """A figure by the name that its threshold has; zero is a figure too."""
-    if name == SINGLE_GATE:
-        return bench.single_stream_tok_s
-    if not isinstance(stage, Level):
+def _measured(level: Level | None, name: str) -> float | None:
+    """A level's figure by the name that its threshold has; zero is a figure too."""
+    if level is None:
         return None
     if name in RATE_GATES:
-        return stage.aggregate_tok_s if name == RATE_GATES[0] else stage.steady_tok_s
+        return level.aggregate_tok_s if name == RATE_GATES[0] else level.steady_tok_s
     metric, quantile, _ = name.split("_")
-    value: float | None = getattr(getattr(stage, f"{metric}_s"), quantile, None)
+    value: float | None = getattr(getattr(level, f"{metric}_s"), quantile, None)
     return value
 
 

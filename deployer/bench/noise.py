@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 from deployer.bench.rates import Logs, aligned, mean, rates_of
 from deployer.records.bench import BenchRun
-from deployer.records.verdict import Noise, starts_text
+from deployer.records.verdict import Noise
 
 _TYPICAL = Noise()
 #: Typical noise, the defaults of `Noise`. Published figures: throughput of equal runs differs by 0.1-2.5 % within a
@@ -32,48 +31,6 @@ CONTRADICTION = 3.0
 #: Never the other way round: quiet passes say nothing about starts (25 % between two starts was seen on real GPUs
 #: whose passes agreed).
 WORST_START = 4.0
-
-
-def variance(noise: Noise, logs: Logs) -> float:
-    """Return the variance of one start's mean over levels (of ``log`` rates)."""
-    count = len(logs)
-    repeats = math.fsum(1 / len(passes) for passes in logs.values()) / count
-    return noise.start**2 + (noise.level**2 + noise.run**2 * repeats) / count
-
-
-def variance_at(noise: Noise, passes: int) -> float:
-    """Return the variance of one start's figure at one level, measured ``passes`` times."""
-    return noise.start**2 + noise.level**2 + noise.run**2 / passes
-
-
-def quantile(noise: Noise, tail: float) -> float:
-    """Return by how many standard deviations an estimate is off with probability ``tail``, to one side.
-
-    Student's, with the freedom that the estimate of the noise has (its own and that of the typical figures).
-    """
-    return student(tail, WEIGHT_START + noise.freedom)
-
-
-def sentence(noise: Noise) -> str:
-    """Return what the noise is and rests on, in words."""
-    figures = f"{noise.start:.1%} between starts, {noise.run:.1%} between passes"
-    if not noise.starts:
-        return f"typical noise is assumed ({figures}): no start of this service shows its own yet"
-    starts = starts_text(noise.starts)
-    if not noise.freedom:
-        return f"noise {figures}: passes from {starts}, starts typical (no two of one configuration yet)"
-    return f"noise {figures}: from {starts} of this service and typical figures"
-
-
-def student(tail: float, freedom: float) -> float:
-    """Return the upper quantile of Student's distribution (Cornish and Fisher; good to 0.01 from 8 degrees on)."""
-    z = NormalDist().inv_cdf(1 - tail)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + math.fsum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
 def learn(configurations: Sequence[Sequence[BenchRun]]) -> Noise:

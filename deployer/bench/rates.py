@@ -7,27 +7,47 @@ a cut) is our trouble and not the server's, so it is counted apart: such a pass 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
-from deployer.records.bench import ONE, BenchRun, Level, Pass
+from deployer.records.bench import ONE, BenchRun, Level, Pass, Singles
 from deployer.records.verdict import SetAside
 
 _FIGURES = ("steady_tok_s", "aggregate_tok_s")
+#: At least this share of the baseline's levels must be there to compare.
+FEWEST_LEVELS = 0.5
 #: Logarithms of the rates of a level's passes, level by level.
 Logs = Mapping[int, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of one benchmark. ``passes``: level -> one table of figures (tok/s) for each sound pass."""
+    """The rates of one benchmark.
+
+    ``passes``: level -> one table of figures (tok/s) for each sound pass. ``doubts``: level -> what disturbed the first
+    of its passes that was disturbed; None is the single runs.
+    """
 
     passes: Mapping[int, tuple[Mapping[str, float], ...]]
     set_aside: tuple[SetAside, ...] = ()
+    doubts: Mapping[int | None, str] = field(default_factory=dict)
 
     def levels(self) -> set[int]:
         """The levels with a sound pass."""
         return {level for level, passes in self.passes.items() if passes}
+
+
+def trouble(bench: BenchRun, part: Singles | Pass | Level) -> str:
+    """Return why the measurement of a stage or pass proves nothing; empty if it is sound."""
+    if part.cut_short:
+        return f"cut short ({part.cut_short})"
+    if part.unfinished:
+        return "the run was cut short meanwhile"
+    if part.foreign_traffic or (part.foreign_traffic is None and bench.foreign):
+        return "somebody else used the server meanwhile"
+    if part.client and part.client.client_limited:
+        return "the load client itself was saturated"
+    return ""
 
 
 def rates_of(bench: BenchRun) -> Rates:
@@ -39,17 +59,20 @@ def rates_of(bench: BenchRun) -> Rates:
             continue
         sound = []
         for index, part in enumerate(level.parts):
-            if why := bench.trouble(part):
+            if why := trouble(bench, part):
                 aside.append(SetAside(level.concurrency, index if level.passes else None, why))
             elif figures := _figures(part):
                 sound.append(figures)
         passes[level.concurrency] = tuple(sound)
+    doubts: dict[int | None, str] = {item.concurrency: item.why for item in reversed(aside)}
+    if bench.singles:
+        doubts[None] = trouble(bench, bench.singles)
     if ONE not in passes and bench.singles and bench.singles.tok_s is not None:
-        if why := bench.trouble(bench.singles):
-            aside.append(SetAside(ONE, None, why))
+        if doubts[None]:
+            aside.append(SetAside(ONE, None, doubts[None]))
         else:
             passes[ONE] = tuple({"aggregate_tok_s": rate} for rate in bench.singles.tok_s if rate > 0)
-    return Rates(passes, tuple(aside))
+    return Rates(passes, tuple(aside), doubts)
 
 
 def _figures(part: Pass | Level) -> dict[str, float]:
@@ -75,9 +98,37 @@ def aligned(benches: Sequence[Rates]) -> list[Logs]:
     return list(result)
 
 
-def level_label(concurrency: int | None) -> str:
-    """Return a level's name in a list."""
-    return "one" if concurrency == ONE else f"@{concurrency}"
+@dataclass(frozen=True)
+class Aligned:
+    """Starts of a candidate and of a baseline as logarithms of rates, all with the same levels.
+
+    ``expected`` is how many levels the baseline has of those requested.
+    """
+
+    ours: list[Logs]
+    theirs: list[Logs]
+    expected: int
+    set_aside: tuple[SetAside, ...]
+
+    @property
+    def sound(self) -> int:
+        """How many levels can be compared."""
+        return len(self.ours[0])
+
+
+def align(candidate: Sequence[BenchRun], baseline: Sequence[BenchRun], requested: Set[int]) -> Aligned | None:
+    """Return the rates of both sides at the ``requested`` levels. None if nothing in the baseline is sound."""
+    ours = [rates_of(bench) for bench in candidate]
+    theirs = [rates for bench in baseline if (rates := rates_of(bench)).levels() & requested]
+    if not theirs:
+        return None
+    # One start that measured little must not take the levels from all others.
+    most = max(len(rates.levels() & requested) for rates in theirs)
+    theirs = [rates for rates in theirs if len(rates.levels() & requested) >= FEWEST_LEVELS * most]
+    expected = set.intersection(*(rates.levels() for rates in theirs)) & requested
+    logs = aligned([*ours, *theirs])
+    aside = tuple(item for rates in ours for item in rates.set_aside)
+    return Aligned(logs[: len(ours)], logs[len(ours) :], len(expected), aside)
 
 
 def mean(values: Sequence[float]) -> float:

@@ -20,16 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
-from deployer.bench.noise import quantile, variance, variance_at
-from deployer.bench.rates import Logs, aligned, mean, rates_of
+from deployer.bench.noise import WEIGHT_START
+from deployer.bench.rates import FEWEST_LEVELS, Logs, align, mean
 from deployer.records.bench import ONE, BenchRun
 from deployer.records.verdict import LevelEffect, Noise, Relative, Result, SetAside
 
 #: Probability that the true effect is beyond one given end of the interval (so 98 % lie inside).
 TAIL = 0.01
-#: Of the baseline's levels at least this share has to be there to compare.
-FEWEST_LEVELS = 0.5
 #: What two benchmarks must have requested alike for their rates to be compared.
 _ALIKE = ("prompt_tokens", "output_tokens", "shared_prefix")
 
@@ -74,35 +73,57 @@ def judge(
     """
     if not candidate:
         return None
-    mine = [rates_of(bench) for bench in candidate]
-    requested = _levels(candidate[0])
-    theirs = [rates_of(bench) for bench in baseline if not measured_alike(candidate[0], bench)]
-    theirs = [rates for rates in theirs if rates.levels() & requested]
-    if not theirs:
+    alike = [bench for bench in baseline if not measured_alike(candidate[0], bench)]
+    rates = align(candidate, alike, _levels(candidate[0]))
+    if rates is None:
         return None
-    aside = tuple(item for rates in mine for item in rates.set_aside)
-    # One start that measured little must not take the levels from all others.
-    most = max(len(rates.levels() & requested) for rates in theirs)
-    theirs = [rates for rates in theirs if len(rates.levels() & requested) >= FEWEST_LEVELS * most]
-    wanted = set.intersection(*(rates.levels() for rates in theirs)) & requested
-    logs = aligned([*mine, *theirs])
-    sound = len(logs[0])
-    if not sound or sound < FEWEST_LEVELS * len(wanted):
-        why = "; ".join(map(str, aside)) or "it was not measured"
-        counted = f"{sound} of {len(wanted)} levels are sound ({why})"
+    if not rates.sound or rates.sound < FEWEST_LEVELS * rates.expected:
+        why = "; ".join(map(str, rates.set_aside)) or "it was not measured"
+        counted = f"{rates.sound} of {rates.expected} levels are sound ({why})"
         return Relative(
             noise=noise or Noise(),
-            baseline_starts=len(theirs),
-            set_aside=aside,
+            baseline_starts=len(rates.theirs),
+            set_aside=rates.set_aside,
             reasons=(f"throughput could not be compared with {name}: {counted}",),
         )
-    return compared(logs[: len(mine)], logs[len(mine) :], noise or Noise(), tolerance, name, aside)
+    return compared(rates.ours, rates.theirs, noise or Noise(), tolerance, name, rates.set_aside)
 
 
 def _levels(bench: BenchRun) -> set[int]:
     """The levels that a benchmark was to measure, and those that it did; the single stream is one."""
     requested = (bench.spec and bench.spec.levels) or ()
     return {ONE, *requested, *(level.concurrency for level in bench.levels)}
+
+
+def variance(noise: Noise, logs: Logs) -> float:
+    """Return the variance of one start's mean over levels (of ``log`` rates)."""
+    count = len(logs)
+    repeats = math.fsum(1 / len(passes) for passes in logs.values()) / count
+    return noise.start**2 + (noise.level**2 + noise.run**2 * repeats) / count
+
+
+def variance_at(noise: Noise, passes: int) -> float:
+    """Return the variance of one start's figure at one level, measured ``passes`` times."""
+    return noise.start**2 + noise.level**2 + noise.run**2 / passes
+
+
+def quantile(noise: Noise, tail: float) -> float:
+    """Return by how many standard deviations an estimate is off with probability ``tail``, to one side.
+
+    Student's, with the freedom that the estimate of the noise has (its own and that of the typical figures).
+    """
+    return student(tail, WEIGHT_START + noise.freedom)
+
+
+def student(tail: float, freedom: float) -> float:
+    """Return the upper quantile of Student's distribution (Cornish and Fisher; good to 0.01 from 8 degrees on)."""
+    z = NormalDist().inv_cdf(1 - tail)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + math.fsum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
 def difference(ours: Sequence[Logs], theirs: Sequence[Logs]) -> dict[int, float]:

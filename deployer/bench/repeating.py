@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from deployer.bench.gate import Policy, evaluate
-from deployer.bench.noise import quantile
-from deployer.bench.relative import TAIL, Tolerance, region
+from deployer.bench.rates import trouble
+from deployer.bench.relative import TAIL, Tolerance, quantile, region
 from deployer.config.bench import RATE_GATES, split_key
 from deployer.records.bench import BenchRun
 from deployer.records.verdict import Effect, Noise, Verdict
@@ -61,7 +61,7 @@ def _disturbed(bench: BenchRun, verdict: Verdict) -> set[int]:
         for level in bench.levels
         if (starved or level.concurrency in gated)
         and any(
-            bench.trouble(part) and not (part.client and part.client.client_limited) for part in level.parts
+            trouble(bench, part) and not (part.client and part.client.client_limited) for part in level.parts
         )
     }
 

@@ -354,18 +354,6 @@ class BenchRun(_Tolerant):
         """Whether there is a figure in it."""
         return bool(self.single_stream_tok_s) or any(level.completed for level in self.levels)
 
-    def trouble(self, part: Singles | Pass | Level) -> str:
-        """Return why the measurement of a stage or pass proves nothing; empty if it is sound."""
-        if part.cut_short:
-            return f"cut short ({part.cut_short})"
-        if part.unfinished:
-            return "the run was cut short meanwhile"
-        if part.foreign_traffic or (part.foreign_traffic is None and self.foreign):
-            return "somebody else used the server meanwhile"
-        if part.client and part.client.client_limited:
-            return "the load client itself was saturated"
-        return ""
-
 
 @dataclass(frozen=True, slots=True)
 class About(_Tolerant):

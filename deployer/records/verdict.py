@@ -59,6 +59,11 @@ class LevelEffect(Effect):
 
     concurrency: int = 1
 
+    @property
+    def label(self) -> str:
+        """The level's name in a list."""
+        return "one" if self.concurrency == 1 else f"@{self.concurrency}"
+
 
 @dataclass(frozen=True, slots=True)
 class SetAside(_Tolerant):
@@ -87,6 +92,15 @@ class Noise(_Tolerant):
         """Return its JSON, figures to six digits."""
         figures: Json = rounded(Record.as_json(self))
         return figures
+
+    def __str__(self) -> str:
+        figures = f"{self.start:.1%} between starts, {self.run:.1%} between passes"
+        if not self.starts:
+            return f"typical noise is assumed ({figures}): no start of this service shows its own yet"
+        starts = starts_text(self.starts)
+        if not self.freedom:
+            return f"noise {figures}: passes from {starts}, starts typical (no two of one configuration yet)"
+        return f"noise {figures}: from {starts} of this service and typical figures"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from deployer.bench.comparison import RATES, Comparison, Subject, value_of
-from deployer.bench.noise import sentence
 from deployer.bench.server import sentences
 from deployer.inspect.compare import Compared, DifferentArgument
 from deployer.records.bench import ONE, BenchRun
@@ -74,7 +73,7 @@ def comparison_document(compared: Compared) -> dict[str, Any]:
         "releases": [name for item in compared.subjects for name in item.about.releases],
         "subjects": [_subject(item) for item in compared.subjects],
         "comparisons": [item.as_json() for item in compared.comparisons],
-        "noise": {**compared.noise.as_json(), "text": sentence(compared.noise)},
+        "noise": {**compared.noise.as_json(), "text": str(compared.noise)},
         "arguments": [item.as_json() for item in compared.arguments],
         "differences": list(compared.differences),
         "doubts": all_doubts(compared),
@@ -113,7 +112,7 @@ def comparison_view(compared: Compared) -> RenderableType:
             for text in sentences(subject.benches[0])
         ]
     parts += [Text(f"! {doubt}", style="yellow") for doubt in all_doubts(compared)]
-    parts.append(Text(sentence(compared.noise), style="dim"))
+    parts.append(Text(str(compared.noise), style="dim"))
     return Group(*parts)
 
 

@@ -17,8 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from deployer.bench.comparison import Subject, value_of
-from deployer.bench.noise import sentence
-from deployer.bench.rates import rates_of
+from deployer.bench.rates import rates_of, trouble
 from deployer.bench.server import sentences
 from deployer.inspect.compare import Compared
 from deployer.records.bench import ONE, BenchRun, ClientFacts, Level, Quantiles, Singles
@@ -46,7 +45,7 @@ def comparison_page(compared: Compared, now: float | None = None, library: str =
         legend=[(swatch(index), name) for index, name in enumerate(names)],
         comparisons=[(item, list(rows(item))) for item in compared.comparisons],
         kinds={True: "better", False: "worse", None: "open"},
-        noise=sentence(compared.noise),
+        noise=str(compared.noise),
         plots=drawn,
         library=Markup(library),
         figures=_script_data([figure(plot.lines, plot.x, plot.y) for plot in drawn]) if library else "",
@@ -360,7 +359,7 @@ def _raw(subjects: Sequence[Subject]) -> list[list[str]]:
                         number(aggregate or rate, "tok/s"),
                         number(steady, "tok/s"),
                         *(number(value, "ms") for one in quantiles for value in (one.p50, one.p95)),
-                        bench.trouble(stage),
+                        trouble(bench, stage),
                     ]
                 )
     return table

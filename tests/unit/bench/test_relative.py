@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.bench.noise import learn, sentence, student
+from deployer.bench.noise import learn
 from deployer.bench.rates import rates_of
-from deployer.bench.relative import Tolerance, judge
+from deployer.bench.relative import Tolerance, judge, student
 from deployer.records.bench import BenchRun, Level
 from deployer.records.verdict import Noise, Relative
 
@@ -229,7 +229,7 @@ def test_students_quantiles() -> None:
 
 def test_noise_is_typical_until_something_is_known() -> None:
     assert learn([]) == Noise()
-    assert "no start of this service shows its own yet" in sentence(learn([]))
+    assert "no start of this service shows its own yet" in str(learn([]))
     one = learn([[document()]])
     assert (one.starts, one.freedom) == (1, 0)
     assert one.run < Noise().run
@@ -242,7 +242,7 @@ def test_equal_starts_make_it_quieter_and_unequal_ones_noisier() -> None:
     assert (quiet.starts, quiet.freedom) == (6, 5)
     wild = learn([[document(factor=factor) for factor in (0.8, 1.0, 1.2)]])
     assert wild.start > 0.1, "25 % between starts is believed after three of them"
-    assert "from 3 starts of this service" in sentence(wild)
+    assert "from 3 starts of this service" in str(wild)
 
 
 def test_noisy_passes_let_noisy_starts_be_expected() -> None:
