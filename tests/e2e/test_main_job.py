@@ -69,7 +69,7 @@ def test_another_profile_replaces_it_and_gives_way_again(live_site: Site) -> Non
     back = site.json("rollback", "--yes")
     assert (back["outcome"], back["release"], back["previous"]) == ("live", "0001-tp2", "0002-pp2-async")
     assert site.live() == "0001-tp2"
-    assert "nothing before it" in site.json("rollback", "--yes", expect=3)["message"]
+    assert "none before it" in site.json("rollback", "--yes", expect=3)["message"]
     assert site.json("rollback", "--to", "2", "--yes")["release"] == "0002-pp2-async"
     told = site.json("history")
     assert [(item["number"], item["state"]) for item in told["releases"]] == [(2, "live"), (1, "superseded")]
