@@ -100,7 +100,7 @@ def test_a_change_by_sglang_fails_unless_the_profile_allows_it(live_site: Site) 
     assert found["pp_size"]["verdict"] == "equal"
     assert found["disable_overlap_schedule"]["verdict"] == "defaulted"
     assert "incompatible with overlap schedule" in found["disable_overlap_schedule"]["reason"]
-    assert "2 micro-batches in turn of 32" in site.run("status", "--verbose")
+    assert "2 micro-batches in turn of at most 32 requests" in site.run("status", "--verbose")
     assert "disable_overlap_schedule" in site.run("history", number, "--defaults")
 
 
