@@ -133,7 +133,7 @@ def test_a_gate_that_cannot_be_measured_is_refused_before_anything_stops(live_si
     live_site.write_inventory(gate='"ttft_p95_s@4" = 100.0')
     before = live_site.invocation()
     refused = live_site.json("apply", "pp2", "--yes", expect=3)
-    assert "4 samples at C=4, but a 95th percentile needs 20" in refused["message"]
+    assert "4 samples at C=4; a 95th percentile needs 20" in refused["message"]
     assert (live_site.live(), live_site.invocation()) == ("0001-tp2", before)
     assert 'services.kimi.gate."ttft_p95_s@4"' in live_site.run("check", "pp2", expect=2)
 
