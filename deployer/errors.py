@@ -26,10 +26,11 @@ Each class has its exit code; an instance says what happened, in which phase, an
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from deployer.records.failure import Failure
-from deployer.records.verdict import Verdict
+if TYPE_CHECKING:
+    from deployer.records.failure import Failure
+    from deployer.records.verdict import Verdict
 
 
 class DeployerError(Exception):

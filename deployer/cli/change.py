@@ -11,12 +11,11 @@ from deployer.cli.app import App
 from deployer.cli.options import common_options, pass_app
 from deployer.cli.output import print_json
 from deployer.errors import ConsentRequired, DeployerError, PreflightRefused
-from deployer.records.codec import encode
-from deployer.records.outcome import Outcome, Plan, Step
 
 if TYPE_CHECKING:
     from deployer.deploy.reporter import Reporter
     from deployer.deploy.session import Session
+    from deployer.records.outcome import Outcome, Plan
     from deployer.records.verdict import Verdict
 
 #: Imported while a change connects.
@@ -38,6 +37,7 @@ class AskAtTerminal:
     def possible(self, plan: Plan) -> None:
         if not plan.interrupts or self._yes or self._app.interactive:
             return
+        from deployer.records.step import Step
 
         if not self._app.as_json:
             self._show(plan)
@@ -73,7 +73,7 @@ def run_change(
     app: App, command: str, profile: str | None, work: Callable[[Session, Reporter], Outcome]
 ) -> int:
     """Open a session, do the work, and print an outcome document whatever happens."""
-    from deployer.deploy.outcomes import interrupted_outcome, refused_outcome
+    from deployer.records.step import Step
 
     service = app.service()
     session: Session | None = None
@@ -87,6 +87,8 @@ def run_change(
             reporter.done(f"{label}, systemd {hello.systemd}")
             outcome = work(session, reporter)
     except KeyboardInterrupt:
+        from deployer.deploy.outcomes import interrupted_outcome
+
         outcome = interrupted_outcome(
             service.name,
             profile,
@@ -96,6 +98,8 @@ def run_change(
     except DeployerError as error:
         if not app.as_json:
             raise
+        from deployer.deploy.outcomes import refused_outcome
+
         document = refused_outcome(error, service.name, profile).as_json()
         print_json(document | ({"plan": error.detail["plan"]} if "plan" in error.detail else {}))
         return error.exit_code
@@ -231,12 +235,14 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
       deployer plan pp8-async --diff
       deployer plan tp8 --detailed-exitcode --json
     """
-    from deployer.deploy.apply import preview as preview_apply
+    wanted = app.profile(profile)
+    with app.session(f"plan {profile}", meanwhile=CHANGE_MODULES) as session:
+        from deployer.deploy.apply import preview as preview_apply
+
+        preview = preview_apply(session, wanted)
+    from deployer.records.codec import encode
     from deployer.report.change_view import plan_view
 
-    wanted = app.profile(profile)
-    with app.session(f"plan {profile}") as session:
-        preview = preview_apply(session, wanted)
     objections = encode(preview.objections)
     document = preview.plan.as_json() | {"objections": objections, "notes": list(preview.notes)}
     app.show(document, plan_view(preview.plan, preview.objections, preview.notes, diff=diff))

@@ -26,8 +26,9 @@ from deployer.deploy.session import HealthProbe, Session
 from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
 from deployer.records.host import HostState, Transition
-from deployer.records.outcome import RESUMABLE, Objection, Outcome, Plan, Step
+from deployer.records.outcome import Objection, Outcome, Plan
 from deployer.records.release import ModelRef, Release, Requested
+from deployer.records.step import RESUMABLE, Step
 from deployer.records.verdict import Verdict
 from deployer.sglang.rules import Finding, Severity, judge
 from deployer.text import count_of

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from deployer.deploy.wait import WaitUpdate
-from deployer.records.outcome import Step
+from deployer.records.step import Step
+
+if TYPE_CHECKING:
+    from deployer.deploy.wait import WaitUpdate
 
 
 class Reporter(Protocol):

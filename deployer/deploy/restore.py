@@ -14,8 +14,8 @@ from deployer.deploy.wait import wait_ready
 from deployer.errors import AgentError
 from deployer.records.answers import Started
 from deployer.records.failure import Failure, PhaseTime
-from deployer.records.outcome import Step
 from deployer.records.release import Release
+from deployer.records.step import Step
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from deployer.deploy.rollout import Rollout
 from deployer.deploy.session import Session
 from deployer.deploy.validate import validate
 from deployer.errors import Refused
-from deployer.records.outcome import Outcome, Step
+from deployer.records.outcome import Outcome
+from deployer.records.step import Step
 
 
 def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int | None = None) -> Outcome:

@@ -28,8 +28,9 @@ from deployer.errors import (
 )
 from deployer.records.failure import Failure
 from deployer.records.host import ServiceState
-from deployer.records.outcome import Outcome, Step
+from deployer.records.outcome import Outcome
 from deployer.records.release import Release
+from deployer.records.step import Step
 from deployer.records.verdict import Verdict
 
 

@@ -27,8 +27,8 @@ from deployer.records.effect import InEffect
 from deployer.records.endpoint import Endpoint
 from deployer.records.failure import Failure, PhaseTime
 from deployer.records.host import Transition
-from deployer.records.outcome import Step
 from deployer.records.release import Release
+from deployer.records.step import Step
 from deployer.records.verdict import Verdict
 
 

@@ -11,7 +11,7 @@ from deployer.errors import AgentError, CandidateRejected
 from deployer.records.answers import Started
 from deployer.records.failure import Failure
 from deployer.records.host import ServiceState, UnitState
-from deployer.records.outcome import Step
+from deployer.records.step import Step
 from deployer.sglang.log.failures import classify
 from deployer.text import count_of
 

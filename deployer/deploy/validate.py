@@ -18,8 +18,8 @@ from deployer.deploy.session import Session
 from deployer.errors import ValidationRefused
 from deployer.records.answers import ProbeReport
 from deployer.records.host import HostState
-from deployer.records.outcome import Step
 from deployer.records.release import Release
+from deployer.records.step import Step
 from deployer.sglang.server.answers import Asked
 
 #: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.

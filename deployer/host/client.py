@@ -25,9 +25,9 @@ from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine, RunLine, StopEvent, WatchEvent, watch_event
 from deployer.records.hardware import Listener
 from deployer.records.host import HostState, Owner, Transition
-from deployer.records.outcome import Step
 from deployer.records.release import Release
 from deployer.records.samples import Sampled
+from deployer.records.step import Step
 
 #: Seconds that an operation has which waits for the host's lock and for systemd.
 LONG = 150.0

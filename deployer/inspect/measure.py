@@ -18,8 +18,8 @@ from deployer.errors import DeployerError, GateInconclusive, HostError, Interrup
 from deployer.inspect.compare import BenchStore
 from deployer.records.bench import About, BenchRun
 from deployer.records.host import ServiceState
-from deployer.records.outcome import Step
 from deployer.records.release import LaterBench, Release
+from deployer.records.step import Step
 
 #: What the lease is taken for; others see it in `status` and when they are refused.
 REASON = "bench (load on what runs; nothing is changed)"

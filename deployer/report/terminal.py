@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from deployer.records.outcome import STEP_TITLES, Step
-from deployer.report.launch_view import LaunchView
+from deployer.records.step import STEP_TITLES, Step
 
 if TYPE_CHECKING:
     from deployer.deploy.wait import WaitUpdate
+    from deployer.report.launch_view import LaunchView
 
 _WIDTH = max(len(title) for title in STEP_TITLES.values())
 
@@ -55,6 +55,8 @@ class TerminalReporter:
 
     def launch(self, update: WaitUpdate) -> None:
         if self._launch is None:
+            from deployer.report.launch_view import LaunchView
+
             self._stop_status()
             self._launch = LaunchView(self._console)
         self._launch.update(update)

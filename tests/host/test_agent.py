@@ -12,8 +12,8 @@ from deployer.errors import AgentError, LeaseHeld, LeaseLost
 from deployer.host.client import Limits
 from deployer.records.answers import Started, VerifyReport
 from deployer.records.events import LogEvent, LogLine, ProcEvent, RunLine, UnitEvent, WatchEvent
-from deployer.records.outcome import Step
 from deployer.records.release import Release
+from deployer.records.step import Step
 from deployer_rehearsal import hosts
 from tests.host.host_contract import (
     ENGINE,

@@ -15,7 +15,7 @@ from deployer.host.heartbeat import Heartbeat
 from deployer.records.events import FailedEvent, HealthEvent, LogEvent, UnitEvent
 from deployer.records.failure import PhaseTime
 from deployer.records.host import Lease
-from deployer.records.outcome import Step
+from deployer.records.step import Step
 from tests.host.host_contract import (
     GRACE,
     PORT,

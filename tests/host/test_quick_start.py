@@ -12,8 +12,11 @@ import pytest
 from deployer.cli.main import COMMANDS
 from tests.paths import ROOT
 
-#: Packages that take longer to import than everything else that these answers need.
-HEAVY = {"paramiko", "fabric", "httpx", "jinja2", "pydantic", "pydantic_settings", "rich"}
+#: Packages that take longer to import than everything that these answers need: others', and parts of deployer.
+HEAVY = {"paramiko", "fabric", "httpx", "jinja2", "pydantic", "rich"}
+HEAVY |= {
+    f"deployer.{part}" for part in ("bench", "deploy", "host", "inspect", "records", "report", "sglang")
+}
 PROGRAM = """
 import json, sys
 from deployer.cli.main import run
@@ -99,3 +102,39 @@ def test_a_mistake_as_json() -> None:
     status, output, heavy = answer("--json", "stauts")
     assert (status, heavy) == (2, set())
     assert "Did you mean 'status'?" in json.loads(output)["error"]["message"]
+
+
+CONNECTING = """
+import json, sys
+import deployer.cli.app, deployer.host.connect
+from deployer.cli.main import run
+deployer.cli.app.load_in_background = lambda modules: None
+def connect(*args, **options):
+    print(json.dumps(list(sys.modules)), file=sys.stderr)
+    raise SystemExit(0)
+deployer.host.connect.connect = connect
+run(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", ["status", "apply tp8", "plan tp8", "converge"])
+def test_a_connection_is_not_kept_waiting(command: str) -> None:
+    """What a command needs after it has connected is imported meanwhile, not before."""
+    inventory = str(ROOT / "inventories/example.toml")
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECTING, "-i", inventory, *command.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    loaded = set(json.loads(done.stderr))
+    later = {"jinja2", "deployer.deploy.session", "deployer.deploy.apply", "deployer.records.release"}
+    assert not loaded & {
+        *later,
+        "deployer.deploy.wait",
+        "deployer.bench",
+        "deployer.inspect",
+        "deployer.sglang",
+    }

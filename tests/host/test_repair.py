@@ -10,7 +10,7 @@ import pytest
 from deployer.errors import AgentError, LeaseLost
 from deployer.records.answers import DropIn, Started
 from deployer.records.events import HealthEvent
-from deployer.records.outcome import Step
+from deployer.records.step import Step
 from tests.host.host_contract import (
     ENGINE,
     PORT,
