@@ -54,8 +54,8 @@ class App:
             from deployer.resources import shipped
 
             raise ConfigError(
-                "no inventory is named",
-                remedy="name one with -i FILE, DEPLOYER_INVENTORY, or `inventory = ...` in deployer.toml "
+                "no inventory given",
+                remedy="give one with -i FILE, DEPLOYER_INVENTORY, or `inventory = ...` in deployer.toml "
                 f"(an example: {shipped('inventories') / 'example.toml'})",
             )
         return load_inventory(path)

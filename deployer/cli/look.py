@@ -165,14 +165,18 @@ def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
             print_json({"service": session.service.name, "lines": [entry.as_json() for entry in entries]})
             return 0
         out = Unbreakable(sys.stdout)
+        empty = True
         try:
             for entry in entries:
+                empty = False
                 out.write(entry.text + "\n")
                 out.flush()
                 if out.broken:
                     break
         except KeyboardInterrupt:
             return 130
+        if empty and lines:
+            app.errors.print(f"the journal has no lines of {session.unit}", highlight=False)
     return 0
 
 

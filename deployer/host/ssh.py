@@ -195,7 +195,9 @@ def reason(error: BaseException) -> str:
         return f"its name cannot be resolved ({error.strerror})"
     inner = getattr(error, "errors", None)  # paramiko collects one error for each address that was tried
     if isinstance(inner, dict) and inner:
-        return str(next(iter(inner.values())))
+        return reason(next(iter(inner.values())))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return str(error) or type(error).__name__
 
 

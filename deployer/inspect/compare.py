@@ -105,7 +105,7 @@ class BenchStore:
         ]
         if not measured:
             raise Refused(
-                f"there is no file, release or profile {profile!r} with a benchmark",
+                f"{profile!r} has no benchmark: it is not a file, a measured release or a measured profile",
                 remedy="`deployer history` lists the releases and their speeds",
             )
         equal = [item for item in measured if configuration(item) == configuration(measured[0])]

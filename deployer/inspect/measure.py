@@ -163,9 +163,9 @@ def _running(session: Session, state: ServiceState) -> Release:
         )
     health = session.health(state) if state.running else None
     if health is None or not health.ok:
-        how = f"/health: {health.status}" if health else "it does not run"
+        how = f"is not healthy (/health: {health.status})" if health else "is not running"
         raise NothingServing(
-            f"{session.service.name} does not serve ({how}), so there is nothing to measure",
+            f"{session.service.name} {how}; there is nothing to measure",
             remedy="`deployer status` shows its state, `deployer converge` starts what is live",
         )
     release = state.release(state.running_name)

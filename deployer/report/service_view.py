@@ -32,11 +32,13 @@ def status_view(report: StatusReport, *, verbose: bool = False) -> RenderableTyp
     mark = "[green]● healthy[/green]" if report.ok else "[red]● not healthy[/red]"
     if state.transition:
         mark = "[yellow]● changing[/yellow]"
+    elif not state.live and state.at_rest:
+        mark = "[dim]○ nothing deployed yet[/dim]"
     table.add_row(report.service, f"{mark} on {escape(report.host)}")
     if state.live:
         _add_live(table, report, state.live.release, state.live_release, verbose)
     else:
-        table.add_row("live", "nothing was ever live")
+        table.add_row("live", "none; `deployer apply PROFILE` makes a first release live")
     running = f", running {escape(state.running_name)}" if state.running_name else ""
     restarts = count_of(unit.restarts, "restart")
     table.add_row("unit", f"{unit_name(report.service)}: {unit.active} ({unit.sub}), {restarts}{running}")
@@ -63,7 +65,7 @@ def _add_live(
     if release is None:
         return
     if release.bench_summary:
-        table.add_row("speed", f"{release.bench_summary} [dim](when it was proven)[/dim]")
+        table.add_row("speed", f"{release.bench_summary} [dim](when promoted)[/dim]")
     if release.verdict_text:
         table.add_row("verdict", escape(release.verdict_text))
     if release.sglang:
@@ -95,7 +97,7 @@ def gpu_table(gpus: Sequence[Gpu]) -> Table:
 def history_view(history: History, width: int = 150) -> RenderableType:
     """All releases, the newest first; on a terminal narrower than 120 columns without the notes."""
     if not history.releases:
-        return Text(f"{history.service} has no releases yet.")
+        return Text(f"{history.service} has no releases yet; `deployer apply PROFILE` makes the first.")
     table = Table(box=None, padding=(0, 2), header_style="dim")
     wide = width >= 120
     for name in ("#", "profile", "state", "when", "start", "speed", *(["note"] if wide else [])):

@@ -80,7 +80,7 @@ class Diagnosis:
         if self.origin.get("never_started"):
             return f"no failure: this release was never started (it is {self.origin.get('state')})"
         if not self.state.last_line:
-            return "no failure in this log: it has no output of SGLang"
+            return "nothing to diagnose: the log has no output of SGLang"
         return f"no failure in this log: {self._progress()}"
 
     def _progress(self) -> str:

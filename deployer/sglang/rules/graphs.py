@@ -22,7 +22,7 @@ def capture_sizes(largest: int) -> list[int]:
 def turned_off(facts: Facts) -> tuple[str, tuple[str, ...]] | None:
     """Return what turns graphs for decoding off, and where; None if nothing does."""
     if not facts.profile.cuda_graph.enabled:
-        return "false", ("cuda_graph", "enabled")
+        return "enabled = false", ("cuda_graph", "enabled")
     for option in ("--disable-cuda-graph", "--disable-decode-cuda-graph"):
         if facts.on(option):
             return f"{option} is set", facts.at(option)
@@ -59,7 +59,7 @@ def largest_needed(facts: Facts) -> tuple[int, str] | None:
 def graphs_off(facts: Facts) -> Iterator[Hit]:
     off = turned_off(facts)
     if off and not facts.on_cpu:
-        yield Hit(f"{off[0]}: every decoding step is launched kernel by kernel", off[1])
+        yield Hit(f"CUDA graphs are off ({off[0]}): every decoding step is launched kernel by kernel", off[1])
 
 
 @THEME.rule("graphs-above-cap")

@@ -97,7 +97,7 @@ def test_the_tree_in_the_docstring_of_errors_is_true() -> None:
         (["apply"], "PROFILE"),
         (["frobnicate"], "No such command"),
         (["status", "--frob"], "--frob"),
-        (["status"], "no inventory is named"),
+        (["status"], "no inventory given"),
         (["-i", "missing.toml", "status"], "missing.toml"),
         (["-i", EXAMPLE, "apply", "tp9"], "tp8"),
         (["-i", EXAMPLE, "plan", "tp8", "-s", "kimmi"], "kimi"),

@@ -90,7 +90,7 @@ def test_a_word_names_benchmarks(word: str, name: str, starts: tuple[str, ...]) 
 @pytest.mark.parametrize(
     ("words", "error", "said"),
     [
-        (["9"], Refused, "no file, release or profile '9'"),
+        (["9"], Refused, "'9' has no benchmark"),
         (["9@1"], Refused, "no release '9'"),
         (["5"], Refused, "it did not get that far"),
         (["1@2"], Refused, "has no benchmark 2"),

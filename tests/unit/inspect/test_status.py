@@ -60,7 +60,7 @@ def test_nothing_was_ever_live() -> None:
     report = reported(host_state(service_state()), Health(False, "refused", 0.0))
     assert report.as_json()["ok"] is False
     assert report.as_json()["hosts"][0]["live"] is None
-    assert "nothing was ever live" in render(status_view(report))
+    assert "makes a first release live" in render(status_view(report))
 
 
 @pytest.mark.parametrize(
