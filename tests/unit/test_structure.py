@@ -116,6 +116,29 @@ def test_what_travels_or_stands_alone_imports_nothing_of_the_rest(package: str, 
         assert not foreign, f"{module} imports {', '.join(sorted(foreign))}"
 
 
+#: What the command line takes from rooms that it has no decision to make with, and for what.
+LOOKED_UP = {
+    "deployer.host.connect": "the way to a host, which it hands to a session",
+    "deployer.host.client": "the type of a connected host",
+    "deployer.host.protocol": "the type of a connection",
+    "deployer.sglang.rules": "`check --explain` prints a rule",
+    "deployer.sglang.flags.versions": "`profiles` names the version whose flags it shows",
+    "deployer.sglang.profile_list": "`profiles` prints it",
+}
+
+
+@pytest.mark.parametrize("module", within("deployer.cli"))
+def test_the_command_line_parses_calls_and_shows(module: str) -> None:
+    deciding = {item for item in imports(module) if room(item) in ("bench", "units", "host", "sglang")}
+    assert deciding <= set(LOOKED_UP), module
+    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            branches = sum(isinstance(part, (ast.If, ast.For, ast.While, ast.Try)) for part in ast.walk(node))
+            assert branches <= 8, (
+                f"{module}.{node.name} has {branches} branches: what it decides belongs below"
+            )
+
+
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_a_module_is_a_page_or_a_few(module: str) -> None:
     path = modules()[module]
