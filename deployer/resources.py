@@ -1,8 +1,12 @@
-"""Where the files that ship with deployer are: beside the package in a checkout, inside it in a wheel."""
+"""The files that ship with deployer: beside the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -16,3 +20,15 @@ def shipped(kind: str) -> Path:
 def package_root() -> Path:
     """The folder that holds the ``deployer`` package (a checkout or a site-packages folder)."""
     return _PACKAGE.parent
+
+
+@cache
+def knowledge(path: str) -> Mapping[str, dict[str, Any]]:
+    """Return the tables of one of the package's TOML files by their ids, each text in one line."""
+    tables = tomllib.loads((_PACKAGE / path).read_text("utf-8"))
+    return {
+        id: {
+            key: " ".join(value.split()) if isinstance(value, str) else value for key, value in table.items()
+        }
+        for id, table in tables.items()
+    }

@@ -28,7 +28,6 @@ ROOMS = (
 SHARED = {"deployer", "deployer.errors", "deployer.resources", "deployer.metrics", "deployer.text"}
 #: Modules that may be short, and why.
 SHORT = {
-    "deployer.resources": "where the shipped files are: a wheel and a checkout differ",
     "deployer.__main__": "`python -m deployer`",
 }
 LONGEST, SHORTEST = 400, 30

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from deployer.inspect.doctor.evidence import Evidence
-from deployer.inspect.doctor.symptom import COMPARE, Absent, Answer, Present, Theme, Unclear, try_profile
+from deployer.inspect.doctor.symptom import Absent, Answer, Present, Theme, Unclear, try_profile
 from deployer.sglang.log.changed_values import reason
-from deployer.sglang.rules.base import Severity
 
 THEME = Theme("CUDA graphs")
 
 
-@THEME.symptom(
-    "graphs-off",
-    Severity.WARNING,
-    "CUDA graphs are off",
-    trips="no decode graph was captured: a flag turned them off, or SGLang did",
-    next="capture them and measure: without graphs every step is launched kernel by kernel. On eight PCIe GPUs a "
-    "forgotten --disable-cuda-graph (and nothing in flight) gave 25 tok/s to one request; with graphs and depth 8 it "
-    "was 34",
-    measure=COMPARE,
-)
+@THEME.symptom("graphs-off")
 def graphs_off(e: Evidence) -> Answer:
     if e.graph_sizes is None:
         return Unclear("neither the server nor its log shows which graphs were captured")
@@ -44,14 +34,7 @@ def graphs_off(e: Evidence) -> Answer:
     return Present("no decode graph was captured", evidence, measure=measure)
 
 
-@THEME.symptom(
-    "graph-too-small",
-    Severity.WARNING,
-    "batches are larger than the largest graph",
-    trips="decode lines with `cuda graph: False` whose batch is larger than any captured size",
-    next="capture up to the micro-batch cap and measure: larger batches run without a graph",
-    measure=COMPARE,
-)
+@THEME.symptom("graph-too-small")
 def graph_too_small(e: Evidence) -> Answer:
     sizes, decodes = e.graph_sizes, e.batches.decodes
     if not sizes or not decodes:
@@ -67,15 +50,7 @@ def graph_too_small(e: Evidence) -> Answer:
     )
 
 
-@THEME.symptom(
-    "graphs-unused",
-    Severity.WARNING,
-    "captured graphs are not replayed",
-    trips="decode lines with `cuda graph: False` although a graph of that size or a larger one was captured",
-    next="something makes SGLang fall back (padding turned off, an unusual sampling option, a fault): the log may "
-    "name it",
-    measure="deployer logs -n 500; deployer history {number} --defaults",
-)
+@THEME.symptom("graphs-unused")
 def graphs_unused(e: Evidence) -> Answer:
     sizes, decodes = e.graph_sizes, e.batches.decodes
     if not sizes or not decodes:
@@ -102,15 +77,7 @@ def _eager_share(e: Evidence) -> str:
     return f"`cuda graph: False` in {share} of {e.window / 60:g} min"
 
 
-@THEME.symptom(
-    "graph-too-large",
-    Severity.ADVICE,
-    "graphs are captured that no batch can reach",
-    trips="under a pipeline, graphs for batches larger than the micro-batch cap: SGLang does not divide their sizes by "
-    "the stages",
-    next="set cuda_graph.max_batch_size to the cap: it saves start time and memory, and costs no speed",
-    measure=COMPARE,
-)
+@THEME.symptom("graph-too-large")
 def graph_too_large(e: Evidence) -> Answer:
     sizes, cap = e.graph_sizes, e.cap
     if e.slots == 1 or not sizes or not cap:

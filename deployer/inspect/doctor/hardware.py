@@ -10,7 +10,6 @@ from deployer.inspect.doctor.symptom import Absent, Answer, Present, Theme, Uncl
 from deployer.records.endpoint import unit_name
 from deployer.records.hardware import GpuProcess
 from deployer.records.samples import POWER_CAP, GpuSample
-from deployer.sglang.rules.base import Severity
 from deployer.text import count_of
 
 THEME = Theme("GPUs and machine")
@@ -34,15 +33,7 @@ _PARTITION = (
 _NOT_SAMPLED = Unclear("the machine was not sampled")
 
 
-@THEME.symptom(
-    "gpus-unseen",
-    Severity.WARNING,
-    "nvidia-smi does not answer",
-    trips="nvidia-smi prints nothing within 5 s, fails, prints without end, or lists no GPU",
-    next="a driver in trouble can block nvidia-smi for ever, and requests as well; without persistence mode every "
-    "query wakes the driver up first",
-    measure="on the host: time nvidia-smi; dmesg | grep -i -e xid -e nvrm",
-)
+@THEME.symptom("gpus-unseen")
 def gpus_unseen(e: Evidence) -> Answer:
     if problems := _problems(e):
         looks = max(map(len, e.sampled.gpus.values()), default=0) if e.sampled else 0
@@ -53,15 +44,7 @@ def gpus_unseen(e: Evidence) -> Answer:
     return Absent(f"it names {count_of(len(e.observed.gpus), 'GPU')}")
 
 
-@THEME.symptom(
-    "gpu-waits",
-    Severity.ADVICE,
-    "GPUs wait while requests run",
-    trips=f"requests run, and the mean utilisation of the service's GPUs is below {WAITING:g} %",
-    next="the GPUs are not the limit: launching (graphs), a pipeline with nothing in flight, the network between the "
-    "GPUs or the processors may be; try what the other findings name, one at a time",
-    measure="deployer doctor --seconds 20",
-)
+@THEME.symptom("gpu-waits", limit=WAITING)
 def gpu_waits(e: Evidence) -> Answer:
     use = _mean(e, lambda gpu: gpu.utilization)
     if not use:
@@ -71,15 +54,7 @@ def gpu_waits(e: Evidence) -> Answer:
     return present_if(e.busy and mean < WAITING, text, _by_gpu("utilisation", use, "%"))
 
 
-@THEME.symptom(
-    "gpu-uneven",
-    Severity.ADVICE,
-    "GPUs are not equally busy",
-    trips=f"requests run, and the utilisation of two GPUs of the service differs by {UNEVEN:g} points or more",
-    next="under a pipeline the stages may be uneven: SGLANG_PP_LAYER_PARTITION divides the layers differently; under "
-    "expert parallelism some experts may be more popular",
-    measure=_PARTITION,
-)
+@THEME.symptom("gpu-uneven", limit=UNEVEN)
 def gpu_uneven(e: Evidence) -> Answer:
     use = _mean(e, lambda gpu: gpu.utilization)
     if not use:
@@ -89,15 +64,7 @@ def gpu_uneven(e: Evidence) -> Answer:
     return present_if(e.busy and high - low >= UNEVEN, text, _by_gpu("utilisation", use, "%"))
 
 
-@THEME.symptom(
-    "gpu-memory-uneven",
-    Severity.ADVICE,
-    "GPUs are not equally full",
-    trips=f"the memory in use on two GPUs of the service differs by {100 * UNEVEN_MEMORY:.0f} % of a GPU or more",
-    next="the fullest GPU limits the KV pool of all: under a pipeline another SGLANG_PP_LAYER_PARTITION may leave "
-    "more for it; somebody else may hold memory of one GPU",
-    measure=_PARTITION,
-)
+@THEME.symptom("gpu-memory-uneven", limit=100 * UNEVEN_MEMORY)
 def gpu_memory_uneven(e: Evidence) -> Answer:
     used = _mean(e, lambda gpu: gpu.memory_used / GIB if gpu.memory_total else None)
     if not used:
@@ -108,15 +75,7 @@ def gpu_memory_uneven(e: Evidence) -> Answer:
     return present_if(high - low >= UNEVEN_MEMORY * total, text, _by_gpu("memory", used, "GiB"))
 
 
-@THEME.symptom(
-    "power-limit",
-    Severity.ADVICE,
-    "GPUs reach their power limit",
-    trips=f"a GPU draws {100 * AT_LIMIT:.0f} % of its limit on average, or the driver reports that the limit lowers "
-    "its clock",
-    next="a higher limit may be allowed (nvidia-smi -pl); arguments cannot give more throughput than the power allows",
-    measure="deployer doctor --seconds 20",
-)
+@THEME.symptom("power-limit", limit=100 * AT_LIMIT)
 def power_limit(e: Evidence) -> Answer:
     power, limit = _mean(e, lambda gpu: gpu.power_w), _mean(e, lambda gpu: gpu.power_limit_w)
     if not power:
@@ -137,14 +96,7 @@ def power_limit(e: Evidence) -> Answer:
     return Present(f"GPU {sorted(capped | reached)}: {text}", tuple(evidence))
 
 
-@THEME.symptom(
-    "clock-throttled",
-    Severity.WARNING,
-    "a GPU's clock is lowered",
-    trips="the driver names heat, a power brake or a hardware slowdown as the reason of a lower clock",
-    next="check cooling and power supply: a throttled GPU slows the whole group down",
-    measure="nvidia-smi -q -d PERFORMANCE,TEMPERATURE on the host; deployer doctor --seconds 20",
-)
+@THEME.symptom("clock-throttled")
 def clock_throttled(e: Evidence) -> Answer:
     looks = _own(e)
     samples = [gpu for own in looks.values() for gpu in own]
@@ -163,14 +115,7 @@ def clock_throttled(e: Evidence) -> Answer:
     )
 
 
-@THEME.symptom(
-    "gpu-shared",
-    Severity.WARNING,
-    "somebody else holds memory of the service's GPUs",
-    trips="a process outside the service's unit holds memory of a GPU that the service uses",
-    next="find out whose it is: it takes time and memory from the service",
-    measure="deployer doctor",
-)
+@THEME.symptom("gpu-shared")
 def gpu_shared(e: Evidence) -> Answer:
     if not e.observed.gpus:
         return _unseen(e)
@@ -213,14 +158,7 @@ def _name(process: GpuProcess) -> str:
     return f"the service {sister}" if sister else process.comm or "a process"
 
 
-@THEME.symptom(
-    "memory-low",
-    Severity.WARNING,
-    "the machine is short of memory",
-    trips=f"less than {100 * LITTLE_MEMORY:.0f} % of the machine's memory is available",
-    next="the kernel may kill the server: find out what takes the memory",
-    measure="deployer doctor",
-)
+@THEME.symptom("memory-low", limit=100 * LITTLE_MEMORY)
 def memory_low(e: Evidence) -> Answer:
     if (machine := e.machine) is None or not machine.memory_total:
         return _NOT_SAMPLED
@@ -228,14 +166,7 @@ def memory_low(e: Evidence) -> Answer:
     return present_if(machine.memory_available < LITTLE_MEMORY * machine.memory_total, text)
 
 
-@THEME.symptom(
-    "swapping",
-    Severity.WARNING,
-    "the machine swaps",
-    trips=f"more than {SWAPPED} pages went to swap or came back while it was watched",
-    next="a scheduler whose memory is on disk stands still: free memory, or turn swap off",
-    measure="deployer doctor --seconds 20",
-)
+@THEME.symptom("swapping", limit=SWAPPED)
 def swapping(e: Evidence) -> Answer:
     if (machine := e.machine) is None:
         return _NOT_SAMPLED
@@ -244,14 +175,7 @@ def swapping(e: Evidence) -> Answer:
     return present_if(machine.pages_swapped > SWAPPED, text)
 
 
-@THEME.symptom(
-    "disk-low",
-    Severity.WARNING,
-    "a disk is nearly full",
-    trips=f"less than {LITTLE_DISK / GIB:.0f} GiB are free on / or where deployer keeps its releases",
-    next="make room: without it no new release can be staged, and the journal may lose lines",
-    measure="deployer doctor",
-)
+@THEME.symptom("disk-low", limit=LITTLE_DISK / GIB)
 def disk_low(e: Evidence) -> Answer:
     if (machine := e.machine) is None or not machine.disks:
         return _NOT_SAMPLED
@@ -263,14 +187,7 @@ def disk_low(e: Evidence) -> Answer:
     return Present("; ".join(low), tuple(low)) if low else Absent("; ".join(texts.values()))
 
 
-@THEME.symptom(
-    "processors-busy",
-    Severity.ADVICE,
-    "the processors are busy",
-    trips="the load of the last minute is above the number of processors",
-    next="each rank's scheduler needs a processor of its own: find out what else runs, and give the service room",
-    measure="deployer doctor --seconds 20",
-)
+@THEME.symptom("processors-busy")
 def processors_busy(e: Evidence) -> Answer:
     if (machine := e.machine) is None or not machine.load:
         return _NOT_SAMPLED

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from deployer.config.profile import Profile
 from deployer.inspect.doctor.evidence import Evidence
 from deployer.inspect.doctor.symptom import (
-    COMPARE,
     Absent,
     Answer,
     Present,
@@ -19,7 +18,6 @@ from deployer.inspect.doctor.symptom import (
 )
 from deployer.records.release import Release
 from deployer.sglang.log.batches import visible_slots
-from deployer.sglang.rules.base import Severity
 from deployer.text import count_of
 
 THEME = Theme("Scheduling")
@@ -35,16 +33,7 @@ _NO_DECODES = Unclear("no decode line in the last minutes")
 _NO_ARGUMENTS = Unclear("the server does not report its arguments")
 
 
-@THEME.symptom(
-    "requests-wait",
-    Severity.ADVICE,
-    "requests wait in the queue",
-    trips=f"the queue is not empty in most answers of /v1/loads, or in {100 * OFTEN:.0f} % of the decode lines of the "
-    "last minutes",
-    next="the service is at its limit for this load: find out which limit (concurrent requests, KV pool) before you "
-    "raise one",
-    measure=COMPARE,
-)
+@THEME.symptom("requests-wait", limit=100 * OFTEN)
 def requests_wait(e: Evidence) -> Answer:
     if e.waiting is None:
         return Unclear("neither /v1/loads nor the log shows the queue")
@@ -72,16 +61,7 @@ def requests_wait(e: Evidence) -> Answer:
     return Present(text, tuple(evidence), next=advice, measure=try_profile(e, None, change))
 
 
-@THEME.symptom(
-    "slot-is-not-total",
-    Severity.ADVICE,
-    "what looks like a cap is one of several micro-batches",
-    trips="requests run under a pipeline: #running-req in the log counts one micro-batch, and so do the running "
-    "requests of /v1/loads and /metrics",
-    next="nothing to repair; take the number of requests from your clients or from the open connections, not from "
-    "the log",
-    measure="deployer doctor",
-)
+@THEME.symptom("slot-is-not-total")
 def slot_is_not_total(e: Evidence) -> Answer:
     if e.slots == 1:
         return Absent("no pipeline: the log's #running-req is all that runs")
@@ -109,15 +89,7 @@ def slot_is_not_total(e: Evidence) -> Answer:
     return Present(text, tuple(evidence))
 
 
-@THEME.symptom(
-    "cap-is-no-limit",
-    Severity.ADVICE,
-    "raising the micro-batch cap is not expected to help",
-    trips="under a pipeline a micro-batch reaches the cap while nothing waits and other micro-batches are free",
-    next="leave it: while no request waits, more room gains nothing. On eight PCIe GPUs (Kimi K2.6, 32 requests) a cap "
-    "of 8 gave 248 tok/s and one of 64 gave 251",
-    measure=COMPARE,
-)
+@THEME.symptom("cap-is-no-limit")
 def cap_is_no_limit(e: Evidence) -> Answer:
     cap = e.cap
     if e.slots == 1 or cap is None:
@@ -155,15 +127,7 @@ def _speed(release: Release) -> str:
     return f"measured: {release.release} (cap {cap}): {release.bench_summary}"
 
 
-@THEME.symptom(
-    "nothing-in-flight",
-    Severity.ADVICE,
-    "the pipeline keeps nothing in flight",
-    trips="pipeline stages without an async depth: pp_async_batch_depth is 0",
-    next="try an async depth as large as the pipeline and measure. On eight PCIe GPUs depth 8 (with graphs) turned 25 "
-    "tok/s for one request and 96 for 8 into 34 and 112; on two NVLink GPUs depth 2 made every level slower",
-    measure="deployer apply pp8-async; deployer compare {live} pp8-async",
-)
+@THEME.symptom("nothing-in-flight")
 def nothing_in_flight(e: Evidence) -> Answer:
     if not e.verification.effective:
         return _NO_ARGUMENTS
@@ -187,14 +151,7 @@ def nothing_in_flight(e: Evidence) -> Answer:
     return Present(f"{e.pp} stages and an async depth of 0", tuple(evidence), measure=measure)
 
 
-@THEME.symptom(
-    "log-hides-slots",
-    Severity.ADVICE,
-    "the log shows only some micro-batches",
-    trips="--decode-log-interval has a common divisor with the number of micro-batches in turn",
-    next="choose an interval without one (deployer does if the profile does not set it), or do not judge by the log",
-    measure="remove decode-log-interval from [extra_args]; deployer apply {live}; deployer doctor",
-)
+@THEME.symptom("log-hides-slots")
 def log_hides_slots(e: Evidence) -> Answer:
     if not e.verification.effective:
         return _NO_ARGUMENTS
@@ -209,15 +166,7 @@ def log_hides_slots(e: Evidence) -> Answer:
     return Present(text, tuple(evidence))
 
 
-@THEME.symptom(
-    "kv-full",
-    Severity.WARNING,
-    "the KV pool is full",
-    trips=f"token usage of {FULL:g} or more, in the lines of the last minutes or in /v1/loads",
-    next="a larger pool (memory.mem_fraction_static), a smaller KV type, or fewer requests at once may keep requests "
-    "from waiting or being retracted",
-    measure="write a profile PROFILE with another [memory]; " + COMPARE.replace("{profile}", "PROFILE"),
-)
+@THEME.symptom("kv-full", limit=FULL)
 def kv_full(e: Evidence) -> Answer:
     usages = [usage for usage in (e.batches.usage, *(load.usage for load in e.loads)) if usage is not None]
     if not usages:
@@ -226,15 +175,7 @@ def kv_full(e: Evidence) -> Answer:
     return present_if(max(usages) >= FULL, f"at most {100 * max(usages):.0f} %{tokens}")
 
 
-@THEME.symptom(
-    "retractions",
-    Severity.WARNING,
-    "requests were retracted",
-    trips="the KV pool ran full in mid-generation, and requests had to begin again: the log or /metrics shows it",
-    next="raise --schedule-conservativeness (1.3) or the KV pool, if it is more than about once a minute",
-    measure="set [extra_args] schedule-conservativeness = 1.3 in a profile PROFILE; "
-    + COMPARE.replace("{profile}", "PROFILE"),
-)
+@THEME.symptom("retractions")
 def retractions(e: Evidence) -> Answer:
     lines = [text for text in e.engine_lines if _RETRACT.search(text)]
     counter = (e.metrics or {}).get("num_retracted_reqs", 0.0)
@@ -246,15 +187,7 @@ def retractions(e: Evidence) -> Answer:
     return Present(f"{count_of(len(lines), 'retraction')} in {minutes:.0f} min", tuple(evidence))
 
 
-@THEME.symptom(
-    "prefix-cache",
-    Severity.ADVICE,
-    "prompts get nothing from the prefix cache",
-    trips=f"the prefix cache is off, or {PROMPTS} prefills or more found next to nothing in it",
-    next="if your prompts begin alike (a system prompt, a conversation), find out why the cache misses them: a "
-    "different text at the very beginning, a pool too small to keep them, or --disable-radix-cache",
-    measure="remove disable-radix-cache if it is set; deployer apply {live}; deployer doctor",
-)
+@THEME.symptom("prefix-cache", limit=PROMPTS)
 def prefix_cache(e: Evidence) -> Answer:
     if e.argument("disable_radix_cache"):
         return Present("it is off", ("disable_radix_cache is true",))

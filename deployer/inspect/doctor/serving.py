@@ -12,7 +12,6 @@ from deployer.sglang.log.failures import UNKNOWN, classify
 from deployer.sglang.log.launch_file import read_start
 from deployer.sglang.log.text import read_lines
 from deployer.sglang.log.tracebacks import tracebacks
-from deployer.sglang.rules.base import Severity
 from deployer.text import count_of
 
 THEME = Theme("The service")
@@ -29,14 +28,7 @@ _DIGITS = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?")
 _STAMP = re.compile(r"^\[[^\]]{0,100}\] ?")
 
 
-@THEME.symptom(
-    "not-serving",
-    Severity.ERROR,
-    "nothing healthy serves",
-    trips="no process of the service runs, its /health is not 200, or another unit answers on its port",
-    next="find the cause: the log of that start shows why it failed",
-    measure="deployer status; deployer logs -n 200; deployer converge",
-)
+@THEME.symptom("not-serving")
 def not_serving(e: Evidence) -> Answer:
     unit = e.state.unit
     state = f"{unit.active} ({unit.sub}), result {unit.result or 'none'}"
@@ -69,14 +61,7 @@ def _not_yet(e: Evidence, unit: str, health: str) -> Present:
     )
 
 
-@THEME.symptom(
-    "change-under-way",
-    Severity.ADVICE,
-    "somebody is changing this host",
-    trips="somebody holds the host's lease, for this service or another one",
-    next="wait until it ends before you change or measure anything: figures taken now are of two servers, or of none",
-    measure="deployer status --watch",
-)
+@THEME.symptom("change-under-way")
 def change_under_way(e: Evidence) -> Answer:
     lease = e.observed.held_lease
     if lease is None:
@@ -87,29 +72,14 @@ def change_under_way(e: Evidence) -> Answer:
     )
 
 
-@THEME.symptom(
-    "health-slow",
-    Severity.WARNING,
-    "/health is slow",
-    trips=f"/health takes more than {SLOW_HEALTH:g} s; 1 to 2 s are usual",
-    next="the scheduler may be busy with one long prefill, or the machine with something else: look at the queue and "
-    "the processors",
-    measure="deployer doctor --seconds 20",
-)
+@THEME.symptom("health-slow", limit=SLOW_HEALTH)
 def health_slow(e: Evidence) -> Answer:
     if not e.health.ok:
         return Unclear("/health is not 200")
     return present_if(e.health.seconds > SLOW_HEALTH, f"/health took {e.health.seconds:.2f} s")
 
 
-@THEME.symptom(
-    "restarted",
-    Severity.WARNING,
-    "systemd restarted the service",
-    trips="systemd restarted the unit since it was last started on purpose",
-    next="something killed it: the log before the restart shows what",
-    measure="deployer logs -n 500",
-)
+@THEME.symptom("restarted")
 def restarted(e: Evidence) -> Answer:
     count = e.state.unit.restarts
     if count:
@@ -117,29 +87,14 @@ def restarted(e: Evidence) -> Answer:
     return Absent("no restarts")
 
 
-@THEME.symptom(
-    "just-started",
-    Severity.ADVICE,
-    "the server has only just started",
-    trips=f"the process is younger than {YOUNG:g} s",
-    next="the first requests compile kernels and fill caches, so figures are not steady yet: look again later",
-    measure="deployer doctor",
-)
+@THEME.symptom("just-started", limit=YOUNG)
 def just_started(e: Evidence) -> Answer:
     if e.age is None:
         return Unclear("no process runs")
     return present_if(e.age < YOUNG, f"started {e.age:.0f} s ago")
 
 
-@THEME.symptom(
-    "drift",
-    Severity.WARNING,
-    "the host differs from its live release",
-    trips="drop-ins or other unit files change the unit, a release other than the live one runs, the service is not "
-    "enabled, or a change was left unfinished",
-    next="make the host match its live release again",
-    measure="deployer converge; deployer status",
-)
+@THEME.symptom("drift")
 def drift(e: Evidence) -> Answer:
     differences = [text for text in e.drift if "restarted" not in text]
     if (left := e.state.transition) is not None and not e.changing:
@@ -149,14 +104,7 @@ def drift(e: Evidence) -> Answer:
     return Absent(f"unit files, enablement and process are those of {e.release or 'no release'}")
 
 
-@THEME.symptom(
-    "argument-changed",
-    Severity.WARNING,
-    "an argument is not in effect as requested",
-    trips="/server_info reports another value for an argument of the release, and its profile does not allow that",
-    next="request in the profile what SGLang runs with, or allow the change in [verify] allow_changed",
-    measure="deployer history {number}",
-)
+@THEME.symptom("argument-changed")
 def argument_changed(e: Evidence) -> Answer:
     arguments = e.verification.checks
     if not arguments:
@@ -170,14 +118,7 @@ def argument_changed(e: Evidence) -> Answer:
     return Absent(f"{equal} of {e.release} are in effect as requested")
 
 
-@THEME.symptom(
-    "idle",
-    Severity.ADVICE,
-    "no requests",
-    trips="no request runs now, and no micro-batch was decoded in the last minutes",
-    next="what depends on load (slots, graphs, GPUs) cannot be judged now: look again while requests run",
-    measure="deployer doctor",
-)
+@THEME.symptom("idle")
 def idle(e: Evidence) -> Answer:
     minutes = f"{e.window / 60:g} min"
     if e.busy or e.batches.decodes:
@@ -186,14 +127,7 @@ def idle(e: Evidence) -> Answer:
     return Present(f"no request runs, and none did in the last {minutes}")
 
 
-@THEME.symptom(
-    "log-errors",
-    Severity.WARNING,
-    "errors in the log",
-    trips="tracebacks or lines at level ERROR since the server was ready",
-    next="read them in context; a known cause is named",
-    measure="deployer logs -n 500",
-)
+@THEME.symptom("log-errors")
 def log_errors(e: Evidence) -> Answer:
     if not e.lines:
         return Unclear("the log cannot be read")
@@ -213,14 +147,7 @@ def log_errors(e: Evidence) -> Answer:
     )
 
 
-@THEME.symptom(
-    "log-warnings",
-    Severity.ADVICE,
-    "warnings in the log",
-    trips="lines since the server was ready that mention warnings, failures, time-outs or fallbacks",
-    next="check whether one of them concerns your problem",
-    measure="deployer logs -n 500",
-)
+@THEME.symptom("log-warnings")
 def log_warnings(e: Evidence) -> Answer:
     if not e.lines:
         return Unclear("the log cannot be read")

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from deployer.inspect.doctor.evidence import Evidence
+from deployer.resources import knowledge
 from deployer.sglang.rules.base import Severity
 
-#: The command that measures a change against what is live.
-COMPARE = "deployer apply {profile}; deployer compare {live} {profile}"
+#: What every symptom knows, by its id.
+KNOWLEDGE = "inspect/doctor/symptoms.toml"
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,20 @@ class Symptom:
 
 
 class Theme:
-    """A group of symptoms; ``theme.symptom(...)`` registers the function that looks for one."""
+    """A group of symptoms; ``@THEME.symptom(id)`` registers a function that looks for the symptom of that id."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.symptoms: list[Symptom] = []
 
-    def symptom(
-        self, id: str, severity: Severity, title: str, *, trips: str, next: str, measure: str
-    ) -> Callable[[Look], Look]:
-        """Register the decorated function."""
+    def symptom(self, id: str, limit: float = 0) -> Callable[[Look], Look]:
+        """Register the decorated function; ``limit`` is the figure in the text of when it trips."""
+        known = knowledge(KNOWLEDGE)[id]
+        severity, trips = Severity(known["severity"]), known["trips"].format(limit=limit)
 
         def register(look: Look) -> Look:
-            self.symptoms.append(Symptom(id, severity, title, trips, next, measure, look))
+            symptom = Symptom(id, severity, known["title"], trips, known["next"], known["measure"], look)
+            self.symptoms.append(symptom)
             return look
 
         return register

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from deployer.config.wording import KeyPath, key_path, printable
+from deployer.resources import knowledge
 from deployer.sglang.rules.facts import Facts
+
+#: What every rule knows, by its id.
+KNOWLEDGE = "sglang/data/rules.toml"
 
 
 class Severity(StrEnum):
@@ -155,12 +156,6 @@ def has(facts: Facts, need: Need) -> bool:
     return facts_known[need]
 
 
-@cache
-def knowledge() -> Mapping[str, dict[str, Any]]:
-    """Return what every rule knows, by its id: ``data/rules.toml``."""
-    return tomllib.loads((files("deployer.sglang") / "data" / "rules.toml").read_text("utf-8"))
-
-
 class Theme:
     """A group of rules; ``@THEME.rule(id)`` registers a function as the rule of that id."""
 
@@ -171,7 +166,7 @@ class Theme:
 
     def rule(self, id: str) -> Callable[[Check], Check]:
         """Register the decorated function."""
-        known = knowledge()[id]
+        known = knowledge(KNOWLEDGE)[id]
 
         def register(check: Check) -> Check:
             rule = Rule(
@@ -179,8 +174,8 @@ class Theme:
                 theme=self.name,
                 severity=Severity(known["severity"]),
                 title=known["title"],
-                about=" ".join(known["about"].split()),
-                remedy=" ".join(known["remedy"].split()),
+                about=known["about"],
+                remedy=known["remedy"],
                 references=tuple(known["references"]),
                 needs=frozenset(Need[name.upper()] for name in known.get("needs", ())),
                 shape=known.get("shape", False),

@@ -18,12 +18,12 @@ from deployer.host.beside import Beside
 from deployer.inspect.doctor.checkup import SYMPTOMS, Checkup, examine
 from deployer.inspect.doctor.collect import watched_for
 from deployer.inspect.doctor.evidence import Evidence
-from deployer.inspect.doctor.symptom import Present
+from deployer.inspect.doctor.symptom import KNOWLEDGE, Present
 from deployer.records.effect import ArgumentInEffect
 from deployer.records.events import LogLine
 from deployer.records.hardware import GpuProcess
 from deployer.report.doctor_view import doctor_view
-from deployer.resources import package_root
+from deployer.resources import knowledge, package_root
 from deployer.sglang.rules.base import Severity
 from tests.unit.inspect.doctor.builders import (
     COMPUTED,
@@ -163,7 +163,8 @@ def found(checkup: Checkup, name: str) -> Present | None:
     return next((answer for symptom, answer in checkup.present if symptom.id == name), None)
 
 
-def test_every_symptom_has_a_case() -> None:
+def test_every_symptom_has_its_knowledge_and_a_case() -> None:
+    assert list(knowledge(KNOWLEDGE)) == list(SYMPTOMS)
     assert set(TRIPS) == set(SYMPTOMS)
 
 

@@ -12,6 +12,7 @@ import pytest
 from deployer.bench.load import spec, stats
 from deployer.errors import ConfigError, UsageError
 from deployer.report.check_view import rule_document
+from deployer.resources import knowledge
 from deployer.sglang.rules import (
     RULES,
     Need,
@@ -22,7 +23,7 @@ from deployer.sglang.rules import (
     measuring,
     shape_problems,
 )
-from deployer.sglang.rules.base import knowledge
+from deployer.sglang.rules.base import KNOWLEDGE
 from deployer.sglang.rules.graphs import capture_sizes
 from deployer.sglang.rules.shape import ModelShape, layer_split, model_shape, overridden
 from tests.paths import DOCS
@@ -34,7 +35,7 @@ PAGE = DOCS / "rules.md"
 
 
 def test_every_rule_has_its_knowledge_and_both_cases() -> None:
-    assert list(knowledge()) == list(RULES)
+    assert list(knowledge(KNOWLEDGE)) == list(RULES)
     assert set(CASES) == set(RULES)
 
 
