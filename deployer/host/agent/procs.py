@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from functools import lru_cache
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from .base import Json
 from .files import read_text
@@ -76,6 +76,15 @@ def socket_owners(inodes: List[str], pids: List[int]) -> Dict[str, int]:
                     if target in wanted:
                         owners.setdefault(wanted[target], pid)
     return owners
+
+
+def own_sockets() -> Set[str]:
+    """What this program's descriptors lead to."""
+    targets = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            targets.add(os.readlink("/proc/self/fd/" + name))
+    return targets
 
 
 class Socket(NamedTuple):
@@ -186,11 +195,9 @@ class Processes:
 
     def connections(self, port: int, bound: str) -> int:
         """Established connections to a listener on ``bound``, without this program's own."""
-        inodes = set()
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                inodes.add(os.readlink("/proc/self/fd/" + name))
+        inodes = own_sockets()
         rows = list(sockets())
+        inodes |= own_sockets()  # one of ours may have been opened meanwhile
         ours = {row.port for row in rows if row.peer_port == port and "socket:[%s]" % row.inode in inodes}
         return sum(
             row.port == port
