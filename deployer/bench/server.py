@@ -24,11 +24,7 @@ def read_log(client: HostClient, service: str, since: float) -> list[tuple[float
     """Return the batch lines of the service's journal from ``since`` on (epoch seconds of the host)."""
     lines: list[tuple[float, str]] = []
     with contextlib.suppress(AgentError), client.journal(service, since=since) as stream:
-        while True:
-            try:
-                line = stream.next(timeout=30.0)
-            except StopIteration:
-                break
+        for line in stream.until_end(30.0):
             if line is None:  # a journal that is silent for this long will not answer
                 stream.cancel()
                 break

@@ -186,9 +186,9 @@ class App:
 
     def reporter(self) -> Reporter:
         if self.as_json and not sys.stderr.isatty():
-            from deployer.deploy.reporter import Silent
+            from deployer.deploy.reporter import Reporter
 
-            return Silent()
+            return Reporter()
         from deployer.report.terminal import TerminalReporter
 
         return TerminalReporter(self.console)

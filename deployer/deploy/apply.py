@@ -5,24 +5,22 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
-from deployer.deploy.engine_preflight import (
-    ENGINE_REMEDY,
-    engine_complaint,
-    engine_notes,
-)
+from deployer.deploy.engine_preflight import ENGINE_REMEDY, engine_complaint, engine_notes
 from deployer.deploy.facts import observed_facts
+from deployer.deploy.outcomes import EXIT_CODES, restored_outcome
 from deployer.deploy.plan import make_plan
 from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.rollout import Rollout
 from deployer.deploy.session import HealthProbe, Session
+from deployer.deploy.steps import Steps
 from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
 from deployer.records.host import HostState, Transition
@@ -113,7 +111,7 @@ class Preview:
 
 def preview(session: Session, profile: Profile) -> Preview:
     """Look, render and compare."""
-    health = session.health_probe()
+    health = HealthProbe(session)
     observed = session.observe(facts=True)
     rendered = render_release(session, profile, observed)
     release = rendered.release
@@ -150,7 +148,7 @@ def _plan(session: Session, observed: HostState, release: Release, health: Healt
 def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:
     """Make ``profile`` live on the session's service, or leave the host as it was and say why."""
     service = session.service
-    health = session.health_probe()
+    health = HealthProbe(session)
     take_lease(session, reporter)
     reporter.step(Step.OBSERVE)
     observed = session.observe(facts=True)
@@ -160,7 +158,7 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
         resumed = _leftover(session, state.transition, profile, reporter)
         if resumed is not None:
             return resumed
-        health = session.health_probe()
+        health = HealthProbe(session)
         observed = session.observe(facts=True)
         state = observed.services[service.name]
 
@@ -171,43 +169,38 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     if plan.action == "nothing":
         reporter.done(f"{profile.name} is live as {plan.live} and healthy; nothing to change")
         return Outcome(
-            outcome="unchanged",
-            service=service.name,
-            profile=profile.name,
-            release=plan.live,
-            previous=release.previous,
+            "unchanged",
+            service.name,
+            profile.name,
+            plan.live,
+            release.previous,
             message=f"{profile.name} is live already as release {plan.live} and healthy; nothing was changed",
         )
     reporter.done(_summary(plan))
     consent.possible(plan)
     if plan.action == "converge":
-        return _start_again(session, plan, reporter)
+        restored = converge_and_prove(session, reporter)
+        return restored_outcome(restored, "live", service.name, plan.profile, restored.live, plan.live)
 
     reporter.step(Step.PREFLIGHT)
     findings = _findings(session, profile, observed)
     for note in [*notes(observed, service), *rendered.remarks, *warnings(findings)]:
         reporter.note(note)
-    against = objections(observed, session.host_config, service, release, findings)
-    if against:
-        raise preflight_error(against)
-    reporter.done("GPUs, port, engine, model and disk are fit")
-
+    preflight(objections(observed, session.host_config, service, release, findings), reporter)
     stage(session, rendered, reporter)
     agreed = False
     try:
         reporter.step(Step.VALIDATE)
         validate(session, release, reporter, observed)
-        reporter.step(Step.CONSENT)
-        agreed = consent.given(plan)
+        agreed = agrees(plan, reporter, consent)
     finally:
         if not agreed:
             # Nothing refers to its folder, so it does not matter if the disk is full.
             with suppress(AgentError):
                 session.client.release_update(service.name, release.release, patch={"state": "abandoned"})
     if not agreed:
-        return _refused(release, plan)
-    reporter.done("agreed" if plan.interrupts else "nothing live is interrupted")
-    return Rollout(session, release, reporter, ask=consent.unclear).run()
+        return not_agreed(release, plan)
+    return Rollout(Steps(session, release, reporter, ask=consent.unclear)).run()
 
 
 def take_lease(session: Session, reporter: Reporter) -> None:
@@ -229,8 +222,15 @@ def _summary(plan: Plan) -> str:
     return f"{count_of(len(plan.changes), 'change')} against {plan.live}: a restart is needed"
 
 
-def preflight_error(against: list[Objection]) -> PreflightRefused:
-    """All objections as one error."""
+def preflight(against: Sequence[Objection], reporter: Reporter) -> None:
+    """End the step if nothing speaks against the change. Raise PreflightRefused with all objections."""
+    if against:
+        raise preflight_error(against)
+    reporter.done("GPUs, port, engine, model and disk are fit")
+
+
+def preflight_error(against: Sequence[Objection]) -> PreflightRefused:
+    """Return all objections as one error."""
     lines = "\n".join(f"  - {item.message}\n    remedy: {item.remedy}" for item in against)
     count = "one objection" if len(against) == 1 else f"{len(against)} objections"
     return PreflightRefused(
@@ -254,36 +254,32 @@ def stage(session: Session, rendered: Rendered, reporter: Reporter) -> None:
     reporter.done(path)
 
 
-def _refused(release: Release, plan: Plan) -> Outcome:
+def agrees(plan: Plan, reporter: Reporter, consent: Consent) -> bool:
+    """Ask for consent, and end the step if it is given."""
+    reporter.step(Step.CONSENT)
+    agreed = consent.given(plan)
+    if agreed:
+        reporter.done("agreed" if plan.interrupts else "nothing live is interrupted")
+    return agreed
+
+
+def not_agreed(release: Release, plan: Plan) -> Outcome:
+    """Return the outcome of a change to which nobody consented."""
     return Outcome(
-        outcome="refused",
-        service=release.service,
-        profile=release.profile,
-        release=release.release,
-        previous=release.previous,
-        exit_code=2,
+        "refused",
+        release.service,
+        release.profile,
+        release.release,
+        plan.live,
+        exit_code=EXIT_CODES["refused"],
         message=f"nothing was changed; {plan.live or 'nothing'} is live on {release.service}",
-    )
-
-
-def _start_again(session: Session, plan: Plan, reporter: Reporter) -> Outcome:
-    """The requested release is live but does not serve: converge, and prove it."""
-    restored = converge_and_prove(session, reporter)
-    return Outcome(
-        outcome="live" if restored.serving else "down",
-        service=session.service.name,
-        profile=plan.profile,
-        release=restored.live,
-        previous=plan.live,
-        exit_code=0 if restored.serving else 6,
-        message=restored.message,
     )
 
 
 def _leftover(
     session: Session, transition: Transition, profile: Profile, reporter: Reporter
 ) -> Outcome | None:
-    """A transition that nobody finished: go on with it if it is the same profile's, else converge first."""
+    """Go on with a transition that nobody finished if it is the same profile's, else converge first."""
     reporter.note(f"A change to {transition.to} was left at the step '{transition.step}'")
     if transition.profile == profile.name and transition.step in RESUMABLE:
         return resume_transition(session, transition, reporter)
@@ -291,20 +287,13 @@ def _leftover(
 
 
 def settle(session: Session, reporter: Reporter) -> Outcome | None:
-    """End what an operator left by converging; None when the host is free for something new, else the end of it."""
+    """End what an operator left by converging. Return None if the host is free for something new, else the outcome."""
     restored = converge_and_prove(session, reporter)
     transition = session.state().transition
     if transition is None:
         return None
-    return Outcome(
-        outcome="down",
-        service=session.service.name,
-        profile=transition.profile,
-        release=transition.to,
-        previous=restored.live,
-        exit_code=6,
-        message=restored.message,
-    )
+    service = session.service.name
+    return restored_outcome(restored, "down", service, transition.profile, transition.to, restored.live)
 
 
 def resume_transition(session: Session, transition: Transition, reporter: Reporter) -> Outcome:
@@ -312,17 +301,12 @@ def resume_transition(session: Session, transition: Transition, reporter: Report
     release = replace(read_release(session, transition.to), previous=transition.from_)
     if transition.step not in RESUMABLE:
         restored = converge_and_prove(session, reporter)
-        return Outcome(
-            outcome="rolled_back" if restored.serving else "down",
-            service=release.service,
-            profile=release.profile,
-            release=release.release,
-            previous=restored.live,
-            exit_code=5 if restored.serving else 6,
-            message=restored.message,
+        return restored_outcome(
+            restored, "rolled_back", release.service, release.profile, release.release, restored.live
         )
     reporter.note(f"Going on with {release.release} at the step '{transition.step}'")
-    return Rollout(session, release, reporter, proven=transition.proven).run(Step(transition.step))
+    steps = Steps(session, release, reporter, proven=transition.proven)
+    return Rollout(steps).run(Step(transition.step))
 
 
 def read_release(session: Session, name: str) -> Release:

@@ -48,7 +48,7 @@ class Question:
         object.__setattr__(self, "environment", variables)
 
     def words(self) -> list[str] | None:
-        """What SGLang parses; None where something else is run. The file of secrets is left out."""
+        """Return what SGLang parses, without the file of secrets; None if something else is run."""
         if _MODULE not in self.argv:
             return None
         words = comparable(self.argv[list(self.argv).index(_MODULE) + 1 :])
@@ -59,7 +59,7 @@ class Question:
 
 
 def cache_folder() -> Path:
-    """Where answers are kept on the operator's machine."""
+    """Return the folder on the operator's machine in which answers are kept."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "deployer" / "asked"
 
@@ -73,33 +73,33 @@ def ask_host(
     cache: Path | None = None,
     timeout: float = ASK_SECONDS,
 ) -> list[Asked]:
-    """What the host's SGLang says about each of ``questions``, in their order.
+    """Return what the host's SGLang makes of each of ``questions``, in their order.
 
     ``observed`` holds the facts (``observe`` with engine, model and GPUs). One process answers all that have the same
     environment; ``timeout`` is for each process, in seconds. A host that cannot be asked gives verdicts ``unknown``.
-    Raises ChannelLost when the connection breaks, and nothing else.
+    Raise ChannelLost if the connection breaks, and nothing else.
     """
     why = _cannot(observed)
     if why is not None:
         return [Asked("unknown", why) for _ in questions]
     store = _Store(cache or cache_folder())
     keys = [_key(service, observed, question) for question in questions]
-    found: dict[str, Asked] = {}
+    answers: dict[str, Asked] = {}
     groups: dict[str, list[int]] = {}
     for index, question in enumerate(questions):
         if question.words() is None:
-            found[keys[index]] = Asked("unknown", f"the unit does not run {_MODULE}")
-        elif (known := store.read(keys[index])) is not None:
-            found[keys[index]] = known
+            answers[keys[index]] = Asked("unknown", f"the unit does not run {_MODULE}")
+        elif (kept := store.read(keys[index])) is not None:
+            answers[keys[index]] = kept
         else:
             groups.setdefault(json.dumps(dict(question.environment), sort_keys=True), []).append(index)
     for members in groups.values():
-        asked = _ask(client, service, [questions[index] for index in members], timeout)
-        for index, answer in zip(members, asked, strict=True):
-            found[keys[index]] = answer
+        fresh = _ask(client, service, [questions[index] for index in members], timeout)
+        for index, answer in zip(members, fresh, strict=True):
+            answers[keys[index]] = answer
             if answer.verdict != "unknown":
                 store.write(keys[index], answer)
-    return [found[key] for key in keys]
+    return [answers[key] for key in keys]
 
 
 def _cannot(observed: HostState) -> str | None:
@@ -114,13 +114,10 @@ def _cannot(observed: HostState) -> str | None:
 def _ask(
     client: HostClient, service: ServiceConfig, questions: Sequence[Question], timeout: float
 ) -> list[Asked]:
-    question = {
-        "want": "arguments",
-        "argvs": [item.words() for item in questions],
-        "cwd": service.home or "/",
-    }
+    argvs = [item.words() for item in questions]
+    question = {"want": "arguments", "argvs": argvs, "cwd": service.home or "/"}
+    environment = {**questions[0].environment, "HF_HUB_OFFLINE": "1"}
     try:
-        environment = {**questions[0].environment, "HF_HUB_OFFLINE": "1"}
         answer = run_program(client, service, question, environment, timeout)
         return [judge(item) for item in answer["answers"]]
     except Unanswered as silence:
@@ -130,8 +127,7 @@ def _ask(
 
 
 class Unanswered(Exception):
-    """The host's SGLang could not be asked. Internal: callers say what it means. ``remedy``, where it is not SGLang's
-    fault."""
+    """The host's SGLang could not be asked; callers report what it means. ``remedy``: if it is not SGLang's fault."""
 
     def __init__(self, why: str, remedy: str | None = None) -> None:
         super().__init__(why)
@@ -145,7 +141,7 @@ def run_program(
     environment: Mapping[str, str],
     timeout: float = ASK_SECONDS,
 ) -> Json:
-    """Run the program in the engine's environment as the service's account. `Unanswered`; ChannelLost."""
+    """Run the program in the engine's environment as the service's account. Raise Unanswered or ChannelLost."""
     lines = []
     try:
         with client.run(
@@ -157,11 +153,7 @@ def run_program(
             files={"program.py": program_text()},
         ) as stream:
             deadline = time.monotonic() + timeout + 30.0
-            while True:
-                try:
-                    event = stream.next(timeout=1.0)
-                except StopIteration:
-                    break
+            for event in stream.until_end(1.0):
                 if event is not None:
                     lines.append(event.line)
                 if time.monotonic() > deadline:
@@ -182,7 +174,7 @@ def run_program(
 
 
 def _key(service: ServiceConfig, observed: HostState, question: Question) -> str:
-    """Everything that decides the answer, as a name of a file."""
+    """Return everything that decides the answer, as a name of a file."""
     engine, model = observed.engine, observed.model
     facts: list[Any] = [
         hashlib.sha256(program_text().encode()).hexdigest(),
@@ -201,12 +193,12 @@ ENGINE_REMEDY = "correct the profile or extra_args; these are SGLang's own words
 
 
 def engine_complaint(asked: Asked, version: str | None) -> str:
-    """A refusal as a sentence. ``version`` is SGLang's."""
+    """Return a refusal as a sentence. ``version`` is SGLang's."""
     return f"SGLang {version} on the host refuses these arguments: {asked.reason}"
 
 
 def engine_notes(asked: Asked, release: Release) -> list[str]:
-    """What the operator should hear: why SGLang could not be asked, and what it warns of."""
+    """Return what the operator should know: why SGLang could not be asked, and what it warns of."""
     notes = [f"SGLang {release.sglang} warns: {text}" for text in asked.warnings]
     if asked.verdict == "unknown":
         notes.append(f"the host's SGLang could not judge the arguments beforehand: {asked.reason}")
@@ -214,7 +206,7 @@ def engine_notes(asked: Asked, release: Release) -> list[str]:
 
 
 def telling(asked: Asked, release: Release, learned: Path | None) -> Json:
-    """The resolved values worth keeping with a release: those asked for, and those that are not the flag's default."""
+    """Return the resolved values to keep with a release: those requested, and those that are not the flag's default."""
     flags = {flag.info_name: flag.default for flag in flag_table(release.sglang, learned).flags}
     return {
         name: value

@@ -14,13 +14,10 @@ Answer = TypeVar("Answer")
 
 def follow(stream: Events[StopEvent, Answer], reporter: Reporter) -> Answer:
     """Follow `unit_stop` or `converge` to its end and return the answer."""
-    while True:
-        try:
-            event = stream.next(timeout=1.0)
-        except StopIteration:
-            return stream.result
+    for event in stream.until_end(1.0):
         if event:
             reporter.progress(describe_host_event(event))
+    return stream.result
 
 
 def describe_host_event(event: StopEvent) -> str:
@@ -44,7 +41,7 @@ def describe_host_event(event: StopEvent) -> str:
 
 
 def describe_bench_event(event: Json) -> str:
-    """One progress event of the load client in words."""
+    """Return one progress event of the load client in words."""
     kind = event.get("event")
     if kind == "note":
         return str(event.get("text"))

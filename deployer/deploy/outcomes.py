@@ -1,14 +1,36 @@
-"""Outcomes of changes that ended early: refused by an error, or interrupted."""
+"""Outcomes of changes that ended outside a rollout: by an error, by Ctrl-C, or with a converge."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from deployer.deploy.session import Session
 from deployer.errors import DeployerError
 from deployer.records.failure import Failure
 from deployer.records.outcome import Outcome
+
+if TYPE_CHECKING:
+    from deployer.deploy.restore import Restored
+    from deployer.deploy.session import Session
+
+#: The exit code that belongs to an outcome, unless an error has its own.
+EXIT_CODES = {"live": 0, "refused": 2, "rolled_back": 5, "down": 6, "inconclusive": 7, "interrupted": 130}
+
+
+def restored_outcome(
+    restored: Restored,
+    word: str,
+    service: str,
+    profile: str | None,
+    release: str | None,
+    previous: str | None,
+) -> Outcome:
+    """Return the outcome of a converge: ``word`` if the live release serves, else ``down``."""
+    word = word if restored.serving else "down"
+    return Outcome(
+        word, service, profile, release, previous, exit_code=EXIT_CODES[word], message=restored.message
+    )
 
 
 def refused_outcome(error: DeployerError, service: str, profile: str | None) -> Outcome:
@@ -40,14 +62,10 @@ def interrupted_outcome(
         try:
             with reopen() as second:
                 state = second.state()
-            message += f"; live is {state.live_name or 'nothing'}, the unit is {state.unit.active}. "
-            message += "`deployer converge` completes it"
+            message += (
+                f"; live is {state.live_name or 'nothing'}, the unit is {state.unit.active}. "
+                "`deployer converge` completes it"
+            )
         except (DeployerError, KeyboardInterrupt):
             message += "; `deployer status` shows its state, `deployer converge` completes it"
-    return Outcome(
-        outcome="interrupted",
-        service=service,
-        profile=profile,
-        exit_code=130,
-        message=message,
-    )
+    return Outcome("interrupted", service, profile, exit_code=EXIT_CODES["interrupted"], message=message)

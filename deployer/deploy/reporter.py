@@ -1,8 +1,8 @@
-"""What a running command reports to its user: one small protocol, and an implementation that says nothing."""
+"""What a running command reports to its user."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from deployer.records.step import Step
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from deployer.deploy.wait import WaitUpdate
 
 
-class Reporter(Protocol):
-    """Receives what happens while a command works."""
+class Reporter:
+    """Receives what happens while a command works, and shows nothing of it (`--json` without a terminal)."""
 
     def step(self, step: Step) -> None:
         """A step begins."""
@@ -36,31 +36,3 @@ class Reporter(Protocol):
 
     def close(self) -> None:
         """Take down whatever is still drawn."""
-
-
-class Silent:
-    """Says nothing; for `--json` without a terminal and for tests."""
-
-    def step(self, step: Step) -> None:
-        pass
-
-    def done(self, text: str) -> None:
-        pass
-
-    def failed(self, text: str) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def warn(self, text: str) -> None:
-        pass
-
-    def launch(self, update: WaitUpdate) -> None:
-        pass
-
-    def progress(self, text: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

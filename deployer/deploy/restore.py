@@ -10,7 +10,7 @@ from deployer.deploy.estimate import estimate
 from deployer.deploy.host_events import follow
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
-from deployer.deploy.wait import wait_ready
+from deployer.deploy.wait import Wait
 from deployer.errors import AgentError
 from deployer.records.answers import Started
 from deployer.records.failure import Failure, PhaseTime
@@ -104,15 +104,15 @@ def _converge(session: Session, reporter: Reporter) -> Restored:
     if not converged.invocation_id:
         return Restored(live, False, f"{live} is live on disk but is not running")
     fresh = converged.started
-    result = wait_ready(
+    result = Wait(
         session.client,
         session.endpoint(release, key=True),
         Started(converged.invocation_id, converged.cursor or "", attach=not fresh),
         session.service.deadlines,
-        on_update=reporter.launch,
-        estimate=estimate(state.releases, release.profile if release else "") if fresh else None,
-        model_bytes=session.model_bytes(release) if fresh else None,
-    )
+        reporter.launch,
+        estimate(state.releases, release.profile if release else "") if fresh else None,
+        session.model_bytes(release) if fresh else None,
+    ).run()
     if result.failure is not None:
         verb = "was started again but does not serve" if fresh else "runs but does not serve"
         return Restored(live, False, f"{live} {verb}: {result.failure.cause}")

@@ -6,18 +6,22 @@ from dataclasses import replace
 
 from deployer.deploy.apply import (
     Consent,
-    preflight_error,
+    agrees,
+    not_agreed,
+    preflight,
     read_release,
     resume_transition,
     settle,
     take_lease,
 )
+from deployer.deploy.outcomes import restored_outcome
 from deployer.deploy.plan import make_plan, rollback_target
 from deployer.deploy.preflight import objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.rollout import Rollout
 from deployer.deploy.session import Session
+from deployer.deploy.steps import Steps
 from deployer.deploy.validate import validate
 from deployer.errors import Refused
 from deployer.records.outcome import Outcome
@@ -42,8 +46,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
             return stuck
         observed = session.observe(facts=True)
         state = observed.services[service.name]
-    live = state.live_name
-    reporter.done(f"live: {live or 'nothing'}")
+    reporter.done(f"live: {state.live_name or 'nothing'}")
 
     reporter.step(Step.PLAN)
     target, why_not = rollback_target(state, to)
@@ -62,25 +65,12 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     consent.possible(plan)
 
     reporter.step(Step.PREFLIGHT)
-    against = objections(observed, session.host_config, service, release, measured=False)
-    if against:
-        raise preflight_error(against)
-    reporter.done("GPUs, port, engine, model and disk are fit")
+    preflight(objections(observed, session.host_config, service, release, measured=False), reporter)
     reporter.step(Step.VALIDATE)
     validate(session, release, reporter)
-    reporter.step(Step.CONSENT)
-    if not consent.given(plan):
-        return Outcome(
-            outcome="refused",
-            service=service.name,
-            profile=release.profile,
-            release=release.release,
-            previous=live,
-            exit_code=2,
-            message=f"nothing was changed; {live} is live on {service.name}",
-        )
-    reporter.done("agreed")
-    outcome = Rollout(session, release, reporter, proven=True).run()
+    if not agrees(plan, reporter, consent):
+        return not_agreed(release, plan)
+    outcome = Rollout(Steps(session, release, reporter, proven=True)).run()
     if outcome.outcome != "live":
         return outcome
     message = f"rolled back: {release.profile} is live on {service.name} again as release {release.release}"
@@ -89,31 +79,22 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
 
 def resume(session: Session, reporter: Reporter) -> Outcome:
     """Go on with a change that an operator left, in the step it is in."""
-    service = session.service
     take_lease(session, reporter)
     state = session.state()
     if state.transition is None:
         live = state.live_name or "nothing"
         raise Refused(
-            f"no change is under way on {service.name}, so there is nothing to resume; {live} is live",
+            f"no change is under way on {session.service.name}, so there is nothing to resume; {live} is live",
             remedy="`deployer apply PROFILE` begins one",
         )
     return resume_transition(session, state.transition, reporter)
 
 
 def converge(session: Session, reporter: Reporter) -> Outcome:
-    """Make the host equal to its live release and prove that it serves; ends a change that was left unfinished."""
-    service = session.service
+    """Make the host equal to its live release, prove that it serves, and end a change that was left unfinished."""
     take_lease(session, reporter)
     state = session.state()
     restored = converge_and_prove(session, reporter)
     release = state.release(restored.live)
-    return Outcome(
-        outcome="live" if restored.serving else "down",
-        service=service.name,
-        profile=release.profile if release else None,
-        release=restored.live,
-        previous=restored.live,
-        exit_code=0 if restored.serving else 6,
-        message=restored.message,
-    )
+    profile = release.profile if release else None
+    return restored_outcome(restored, "live", session.service.name, profile, restored.live, restored.live)

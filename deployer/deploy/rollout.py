@@ -7,13 +7,11 @@ the live release serving again or says that nothing does; after the promotion no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from deployer.deploy.reporter import Reporter
+from deployer.deploy.outcomes import EXIT_CODES
 from deployer.deploy.restore import Restored, restore
-from deployer.deploy.session import Session
 from deployer.deploy.steps import Steps
 from deployer.deploy.stop import explain_death
 from deployer.errors import (
@@ -29,33 +27,17 @@ from deployer.errors import (
 from deployer.records.failure import Failure
 from deployer.records.host import ServiceState
 from deployer.records.outcome import Outcome
-from deployer.records.release import Release
 from deployer.records.step import Step
 from deployer.records.verdict import Verdict
 
 
 class Rollout:
-    """One candidate on one host, from any step of a transition on.
+    """One candidate on one host, from any step of a transition on."""
 
-    ``proven``: it was live before, so no benchmark. ``ask`` is asked about an inconclusive verdict, where the policy is
-    to ask; None: nobody is there.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        candidate: Release,
-        reporter: Reporter,
-        *,
-        proven: bool = False,
-        ask: Callable[[Verdict], bool] | None = None,
-    ) -> None:
-        self.session = session
-        self.candidate = candidate
-        self.reporter = reporter
-        self.proven = proven
-        self.steps = Steps(session, candidate, reporter, proven=proven, ask=ask)
-        self.progress = self.steps.progress
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.session, self.candidate, self.reporter = steps.session, steps.candidate, steps.reporter
+        self.progress = steps.progress
         self.step = Step.TRANSITION
 
     def run(self, first: Step = Step.TRANSITION) -> Outcome:
@@ -117,11 +99,8 @@ class Rollout:
         if is_promoted(state, self.candidate.release):
             return Step.FINISH
         transition = state.transition
-        if (
-            transition is not None
-            and transition.to == self.candidate.release
-            and transition.step != Step.RESTORE
-        ):
+        ours = transition is not None and transition.to == self.candidate.release
+        if transition and ours and transition.step != Step.RESTORE:
             return Step(transition.step)
         if transition is None and self.step is Step.TRANSITION:
             return Step.TRANSITION
@@ -137,7 +116,8 @@ class Rollout:
                 f"; live is {state.live_name or 'nothing'}, running is {state.running_name or 'nothing'}"
             )
         self.reporter.failed("the change is out of our hands")
-        return self._outcome("interrupted", error.exit_code, message, failure=self._describe(error))
+        outcome = self._outcome("interrupted", message, self._describe(error))
+        return replace(outcome, exit_code=error.exit_code)
 
     def _hand_over(self, failure: Failure | None = None) -> Outcome:
         """The operator will not wait: end without farewell, so that the guard on the host does the rest."""
@@ -147,7 +127,7 @@ class Rollout:
         else:
             back = self.steps.before or "the state without a live release"
             message = f"interrupted; the guard on {self.session.host_config.name} restores {back} by itself"
-        return self._outcome("interrupted", 130, f"{message}. Look with `deployer status`.", failure=failure)
+        return self._outcome("interrupted", f"{message}. Look with `deployer status`.", failure)
 
     # -- the way back -------------------------------------------------------------------------------------------
 
@@ -156,8 +136,7 @@ class Rollout:
         if self.step is Step.FINISH:
             what = f"{self.candidate.release} is live already"
         self.reporter.warn(f"Interrupted: {what}. Press Ctrl-C again to leave the rest to the host's guard.")
-        cause = f"interrupted by the operator during {self.step}"
-        failure = Failure("interrupted", cause, self.step)
+        failure = Failure("interrupted", f"interrupted by the operator during {self.step}", self.step)
         return self._go_back(failure, "interrupted", interrupted=True)
 
     def _go_back(
@@ -173,7 +152,7 @@ class Rollout:
                 died, looked = (None if looked else self._death()), True
                 if died:
                     failure, state = died, "failed"
-                kept = None if self.proven else state
+                kept = None if self.steps.proven else state
                 restored = restore(
                     self.session, self.candidate, self.reporter, failure, kept, self.progress.timeline
                 )
@@ -204,14 +183,12 @@ class Rollout:
         self, failure: Failure, state: str, verdict: Verdict | None, restored: Restored, *, interrupted: bool
     ) -> Outcome:
         if not restored.serving:
-            word, code = "down", 6
+            word = "down"
         elif interrupted:
-            word, code = "interrupted", 130
-        elif state == "inconclusive":
-            word, code = "inconclusive", 7
+            word = "interrupted"
         else:
-            word, code = "rolled_back", 5
-        outcome = self._outcome(word, code, restored.message, failure=failure)
+            word = "inconclusive" if state == "inconclusive" else "rolled_back"
+        outcome = self._outcome(word, restored.message, failure)
         return replace(outcome, previous=restored.live, verdict=verdict or self.progress.verdict)
 
     def _finish_late(self, failure: Failure, *, interrupted: bool) -> Outcome:
@@ -224,8 +201,7 @@ class Rollout:
         if not interrupted:
             self.progress.notes.append(f"after the promotion: {failure.cause}")
             return self._live()
-        message = f"interrupted after the promotion: {self._live().message}"
-        return self._outcome("interrupted", 130, message)
+        return self._outcome("interrupted", f"interrupted after the promotion: {self._live().message}")
 
     def _begun(self) -> bool:
         """Return whether the host knows of this change, so that leaving would leave a transition behind."""
@@ -235,7 +211,7 @@ class Rollout:
     def _forget(self) -> None:
         """The transition could not even begin: the release was never tried."""
         with suppress(DeployerError):
-            if not self.proven:
+            if not self.steps.proven:
                 self.session.client.release_update(
                     self.candidate.service, self.candidate.release, patch={"state": "abandoned"}
                 )
@@ -248,11 +224,10 @@ class Rollout:
 
     def _live(self) -> Outcome:
         candidate = self.candidate
-        return self._outcome(
-            "live", 0, f"{candidate.profile} is live on {candidate.service} as release {candidate.release}"
-        )
+        text = f"{candidate.profile} is live on {candidate.service} as release {candidate.release}"
+        return self._outcome("live", text)
 
-    def _outcome(self, word: str, code: int, message: str, *, failure: Failure | None = None) -> Outcome:
+    def _outcome(self, word: str, message: str, failure: Failure | None = None) -> Outcome:
         return Outcome(
             outcome=word,
             service=self.candidate.service,
@@ -264,7 +239,7 @@ class Rollout:
             verdict=self.progress.verdict,
             in_effect=self.progress.in_effect,
             failure=failure,
-            exit_code=code,
+            exit_code=EXIT_CODES[word],
             message=message,
             notes=tuple(self.progress.notes),
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
+from typing import Unpack
 
 from deployer.deploy.session import Session
 from deployer.errors import AgentError
+from deployer.host.client import JournalPart
 from deployer.records.events import LogLine
 from deployer.sglang.server.info import redact
 
@@ -18,39 +20,18 @@ def start_log(session: Session, invocation_id: str, *, limit: int = 20_000) -> l
     """
     try:
         lines = entries(session, lines=limit, invocation_id=invocation_id)
-        return [line.text for line in lines if not line.piece and line.source == "engine"]
+        return [line.text for line in lines if not line.piece and line.engine]
     except AgentError:
         return []
 
 
-def entries(
-    session: Session,
-    *,
-    lines: int | None = None,
-    follow: bool = False,
-    cursor: str | None = None,
-    invocation_id: str | None = None,
-    since: float | None = None,
-    kernel: bool = False,
-) -> Generator[LogLine, None, None]:
+def entries(session: Session, **part: Unpack[JournalPart]) -> Generator[LogLine, None, None]:
     """Yield the journal's lines (see `HostClient.journal`), with secrets taken out."""
     state = session.state()
     names = {item.release for item in state.releases if item.state in ("live", "candidate")}
     keys = (session.api_key(name) for name in {*names, state.running_name})
     secrets = [key for key in keys if key]
-    with session.client.journal(
-        session.service.name,
-        lines=lines,
-        follow=follow,
-        cursor=cursor,
-        invocation_id=invocation_id,
-        since=since,
-        kernel=kernel,
-    ) as stream:
-        while True:
-            try:
-                entry = stream.next(timeout=None)
-            except StopIteration:
-                return
+    with session.client.journal(session.service.name, **part) as stream:
+        for entry in stream.until_end():
             if entry is not None:
                 yield replace(entry, text=redact(entry.text, secrets))

@@ -38,7 +38,7 @@ Connector = Callable[[HostConfig], Host]
 
 
 def config_key(text: str) -> str | None:
-    """The API key in a release's config.yaml as deployer writes it: flat, values as JSON strings."""
+    """Return the API key in a release's config.yaml as deployer writes it: flat, values as JSON strings."""
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "api-key":
@@ -83,7 +83,7 @@ class Session:
         self._api_keys: dict[str, str | None] = {}
 
     def open(self) -> Self:
-        """Connect. HostError where that fails."""
+        """Connect. Raise HostError if that fails."""
         self.client = HostClient(self._connect(self.host_config))
         return self
 
@@ -97,9 +97,7 @@ class Session:
 
     def close(self, *, bye: bool = True) -> None:
         """Give the lease back and close; without ``bye`` leave it as if this process had died (grace begins)."""
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-            self._heartbeat = None
+        self._stop_beating()
         if self.client is not None:
             self.client.close(bye=bye)
 
@@ -127,7 +125,7 @@ class Session:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def observe(self, *, facts: bool = False) -> HostState:
-        """The host as it is now; with ``facts`` the engine's environment, the model and the GPUs too."""
+        """Return the host as it is now; with ``facts`` the engine's environment, the model and the GPUs too."""
         service = self.service
         return self.client.observe(
             {service.name: service.port},
@@ -174,14 +172,10 @@ class Session:
         ours = any(item.unit == self.unit for item in listeners if serves(item.address, endpoint.address))
         return Health(answer.status == 200 and ours, str(answer.status), answer.seconds, ours)
 
-    def health_probe(self) -> HealthProbe:
-        """Ask for the health beside what follows, as SGLang takes a second to answer."""
-        return HealthProbe(self)
-
     # -- the lease ----------------------------------------------------------------------------------------------
 
     def acquire(self, *, wait: float = 0.0) -> None:
-        """Take the lease and keep it alive. LeaseHeld where somebody else has it."""
+        """Take the lease and keep it alive. Raise LeaseHeld if somebody else has it."""
         self._grant = self._acquire(reclaim=False, wait=wait)
         self._beat()
 
@@ -199,17 +193,20 @@ class Session:
         self._heartbeat = Heartbeat(self.client, self.service.deadlines.lease)
         self._heartbeat.start()
 
-    def reconnect(self, on_try: Callable[[str], None]) -> None:
-        """After a lost connection: connect again and take our lease back, until the grace ends.
-
-        Raises HostUnreachable when the grace is over, LeaseHeld or LeaseLost when somebody else (or the guard) has
-        taken over meanwhile.
-        """
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
-
+    def _stop_beating(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.stop()
             self._heartbeat = None
+
+    def reconnect(self, on_try: Callable[[str], None]) -> None:
+        """After a lost connection: connect again and take our lease back, until the grace ends.
+
+        Raise HostUnreachable when the grace is over, LeaseHeld or LeaseLost if somebody else (or the guard) has taken
+        over meanwhile.
+        """
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+        self._stop_beating()
         self._drop()
         limit = self.service.deadlines.grace + self.service.deadlines.lease
         retrying = Retrying(
@@ -245,7 +242,7 @@ class Session:
 
 
 class HealthProbe:
-    """/health at the configured endpoint, requested beside whatever follows."""
+    """/health at the configured endpoint, requested beside whatever follows: SGLang takes a second to answer."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -253,7 +250,7 @@ class HealthProbe:
         self._health = Beside(lambda: session.health_at(self._endpoint))
 
     def result(self, state: ServiceState) -> Health:
-        """Return the health of the server that was found running; ask again if it listens elsewhere."""
+        """Return the health of the server that runs; ask again if it listens elsewhere."""
         if state.running is None:
             return Health(False, "refused", 0.0)
         if self._session.endpoint(state.release(state.running_name)) != self._endpoint:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from deployer.bench.runner import Target, run_benchmark
 from deployer.bench.server import sentences
-from deployer.config.inventory import ServiceConfig
 from deployer.deploy.estimate import estimate
 from deployer.deploy.gating import GateCase, build_case, summary
 from deployer.deploy.host_events import describe_bench_event, follow
@@ -18,7 +17,7 @@ from deployer.deploy.service_log import start_log
 from deployer.deploy.session import Session
 from deployer.deploy.stop import stop_unit
 from deployer.deploy.verify import verify
-from deployer.deploy.wait import wait_ready
+from deployer.deploy.wait import Wait
 from deployer.errors import CandidateRejected
 from deployer.records.answers import Started
 from deployer.records.bench import BenchRun
@@ -45,25 +44,23 @@ class Progress:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass
 class Steps:
-    """One candidate on one host. ``before`` is the release that is live while it is tried."""
+    """One candidate on one host. ``before`` is the release that is live while it is tried.
 
-    def __init__(
-        self,
-        session: Session,
-        candidate: Release,
-        reporter: Reporter,
-        *,
-        proven: bool,
-        ask: Callable[[Verdict], bool] | None = None,
-    ) -> None:
-        self.session = session
-        self.candidate = candidate
-        self.reporter = reporter
-        self.proven = proven
-        self.ask = ask
-        self.before = candidate.previous
-        self.progress = Progress()
+    ``proven``: it was live before, so no benchmark. ``ask`` is asked about an inconclusive verdict, if the policy is
+    to ask; None: nobody is there.
+    """
+
+    session: Session
+    candidate: Release
+    reporter: Reporter
+    proven: bool = False
+    ask: Callable[[Verdict], bool] | None = None
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self.before = self.candidate.previous
         self._handlers: dict[Step, Callable[[], Step]] = {
             Step.TRANSITION: self._transition,
             Step.STOP: self._stop,
@@ -76,12 +73,8 @@ class Steps:
         }
 
     @property
-    def service(self) -> ServiceConfig:
-        return self.session.service
-
-    @property
     def endpoint(self) -> Endpoint:
-        """Where the candidate's server listens, with the key that it wants."""
+        """Where the candidate's server listens, with the key that it requires."""
         return self.session.endpoint(self.candidate, key=True)
 
     def perform(self, step: Step) -> Step:
@@ -107,7 +100,7 @@ class Steps:
             self.progress.phases = list(self.progress.timeline)
 
     def _transition(self) -> Step:
-        """Write the intent to disk and start the guard: from here on the host finishes this by itself if we do not."""
+        # From here on the host's guard finishes this by itself if we do not.
         candidate, limits = self.candidate, self.session.limits
         # Where the release listens that the guard would go back to.
         endpoint = self.session.endpoint(self.session.state().release(self.before) or candidate)
@@ -116,7 +109,7 @@ class Steps:
             from_=self.before,
             profile=candidate.profile,
             step=Step.STOP,
-            grace=self.service.deadlines.grace,
+            grace=self.session.service.deadlines.grace,
             port=endpoint.port,
             address=endpoint.address,
             drain=limits.drain,
@@ -148,7 +141,7 @@ class Steps:
 
     def _stop(self) -> Step:
         state = self.session.state()
-        if state.running_name is not None and state.running_name == self.candidate.release:
+        if state.running_name == self.candidate.release:
             self.reporter.done("the candidate runs already")
         elif state.at_rest:
             self.reporter.done("nothing was running")
@@ -168,15 +161,15 @@ class Steps:
         return self._enter(Step.WAIT)
 
     def _wait(self) -> Step:
-        result = wait_ready(
+        result = Wait(
             self.session.client,
             self.endpoint,
             self.started(),
-            self.service.deadlines,
-            on_update=self.reporter.launch,
-            estimate=estimate(self.session.state().releases, self.candidate.profile),
-            model_bytes=self.session.model_bytes(self.candidate),
-        )
+            self.session.service.deadlines,
+            self.reporter.launch,
+            estimate(self.session.state().releases, self.candidate.profile),
+            self.session.model_bytes(self.candidate),
+        ).run()
         self.progress.timeline = result.timeline
         if result.failure is not None:
             raise CandidateRejected(result.failure)
@@ -202,7 +195,7 @@ class Steps:
             self.candidate,
             self.endpoint,
             invocation,
-            advertised=self.service.advertised,
+            advertised=self.session.service.advertised,
             learned=self.session.learned,
             log=lambda: start_log(self.session, invocation),
         )
@@ -227,7 +220,7 @@ class Steps:
         bench = self.progress.bench = run_benchmark(
             self.session.client,
             # The release's own key and endpoint count, whatever the inventory says by now.
-            Target.of(self.service, self.endpoint),
+            Target.of(self.session.service, self.endpoint),
             self.candidate.requested.bench,
             on_event=lambda event: self.reporter.progress(describe_bench_event(event)),
             baseline=case.reference,
@@ -298,7 +291,12 @@ class Steps:
     def _finish(self) -> Step:
         client, candidate = self.session.client, self.candidate
         state = self.session.state()
-        patch: dict[str, object] = {"state": "live", "was_live": True, "failure": None}
+        patch: dict[str, object] = {
+            "state": "live",
+            "was_live": True,
+            "failure": None,
+            "invocation_id": self.started().invocation_id,
+        }
         release = state.release(candidate.release)
         if release is None or release.state != "live":
             patch["promoted"] = time.time()
@@ -306,21 +304,18 @@ class Steps:
             patch["timeline"] = self.progress.timeline
         if self.progress.verdict and not self.proven:
             patch["verdict"] = self.progress.verdict
-        patch["invocation_id"] = self.started().invocation_id
         self._patch(patch)
         endpoint = self.session.endpoint(state.live_release)
         with client.converge(endpoint, self.session.limits, repair=False) as stream:
             converged = follow(stream, self.reporter)
+        notes = self.progress.notes
         if not converged.serving:
-            self.progress.notes.append(
-                "after promotion the server did not answer /health; see `deployer status`"
-            )
+            notes.append("after promotion the server did not answer /health; see `deployer status`")
         client.transition_end(candidate.service)
         fragment = self.session.state().unit.fragment
         if not fragment.startswith("/usr/local/lib/"):
-            self.progress.notes.append(f"the unit in force is {fragment}, not the live one: move it away")
-        removed = client.prune(candidate.service, keep=20)
-        if removed:
-            self.progress.notes.append(f"pruned {len(removed)} old releases")
+            notes.append(f"the unit in force is {fragment}, not the live one: move it away")
+        if removed := client.prune(candidate.service, keep=20):
+            notes.append(f"pruned {len(removed)} old releases")
         self.reporter.done("converged, without a restart")
         return Step.DONE

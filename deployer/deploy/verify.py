@@ -129,7 +129,7 @@ def verify(
     log: Callable[[], Sequence[str]] = tuple,
     transport: httpx.BaseTransport | None = None,
 ) -> Verification:
-    """Check a server that has answered `wait_ready`. Every problem is reported, not the first only.
+    """Check a server that has answered `Wait`. Every problem is reported, not the first only.
 
     ``invocation_id`` is our start of the unit; ``advertised`` the URL that clients use: it is asked from here, within
     `ADVERTISED_SECONDS`. ``learned`` is the folder of the site's flag tables, for the version's defaults, and ``log``

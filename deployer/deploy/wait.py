@@ -40,8 +40,6 @@ from deployer.sglang.log.failures import classify, fatal_patterns
 from deployer.sglang.log.launch import LaunchLog, LaunchState, Span, finish_timeline, noteworthy
 from deployer.sglang.server.info import redact
 
-#: Seconds without any sign of progress before a phase counts as stalled, where the inventory does not say.
-DEFAULT_STALL: dict[str, float] = dict(STALL_DEFAULTS)
 #: A rank that waits for another spins, so CPU time proves little: it stretches the stall time to this many times.
 CPU_ONLY = 3.0
 #: In these phases a hang looks busy (NCCL spins), so CPU time proves nothing.
@@ -65,7 +63,7 @@ class WaitUpdate:
     """News of a launch. ``t``: seconds since the start was requested. ``quiet``: seconds without progress.
 
     ``lines`` are the log lines since the last update, without secrets. ``bytes_read`` is what the service's processes
-    have read from storage since loading began, ``bytes_total`` the size of the model, where known; ``cached``: the
+    have read from storage since loading began, ``bytes_total`` the size of the model, if known; ``cached``: the
     weights come out of the page cache. ``estimate`` is an earlier launch, ``remaining`` the seconds that it leaves.
     """
 
@@ -100,55 +98,26 @@ class WaitResult:
         return self.failure is None
 
 
-def wait_ready(
-    client: HostClient,
-    endpoint: Endpoint,
-    started: Started,
-    deadlines: Deadlines,
-    *,
-    on_update: Callable[[WaitUpdate], None] | None = None,
-    estimate: Estimate | None = None,
-    model_bytes: int | None = None,
-    health_path: str = "/health",
-    clock: Clock = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> WaitResult:
-    """Wait until the server that ``started`` names is ready, or has failed.
-
-    The overall deadline counts from the start of the unit, even if the wait is taken up later. A failed launch is a
-    result, not an exception. Raise ChannelLost if the connection breaks (call again with the same ``started`` to take
-    it up), AgentError if the host cannot watch.
-    """
-    return _Wait(
-        client=client,
-        endpoint=endpoint,
-        started=started,
-        deadline=deadlines.start,
-        stall={**DEFAULT_STALL, **deadlines.stall},
-        on_update=on_update or (lambda update: None),
-        estimate=estimate,
-        model_bytes=model_bytes,
-        health_path=health_path,
-        clock=clock,
-        sleep=sleep,
-    ).run()
-
-
 @dataclass
-class _Wait:
+class Wait:
+    """The wait until the server that ``started`` names is ready, or has failed.
+
+    ``clock`` and ``sleep`` are replaced in tests.
+    """
+
     client: HostClient
     endpoint: Endpoint
     started: Started
-    deadline: float
-    stall: dict[str, float]
-    on_update: Callable[[WaitUpdate], None]
-    estimate: Estimate | None
-    model_bytes: int | None
-    health_path: str
-    clock: Clock
-    sleep: Callable[[float], None]
+    deadlines: Deadlines
+    on_update: Callable[[WaitUpdate], None] = lambda update: None
+    estimate: Estimate | None = None
+    model_bytes: int | None = None
+    health_path: str = "/health"
+    clock: Clock = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
+        self._stall = {**STALL_DEFAULTS, **self.deadlines.stall}
         self._log = LaunchLog()
         self._lines: deque[str] = deque(maxlen=_LOG_LINES)
         self._new: list[str] = []
@@ -165,6 +134,11 @@ class _Wait:
         self._lost: tuple[float, str] | None = None
 
     def run(self) -> WaitResult:
+        """Return how the wait ended. A failed launch is a result, not an exception.
+
+        The overall deadline counts from the start of the unit, even if the wait is taken up later. Raise ChannelLost if
+        the connection breaks (wait again with the same ``started`` to take it up), AgentError if the host cannot watch.
+        """
         with self.client.watch(
             self.endpoint, self.started, fatal=fatal_patterns(), health_path=self.health_path
         ) as stream:
@@ -173,9 +147,7 @@ class _Wait:
                     event = stream.next(timeout=0.05 if self._generation else 0.5)
                 except StopIteration:
                     return self._failed(stream.result.proof, stream.result.detail)
-                result = self._take(event) if event else None
-                result = result or self._judge()
-                if result:
+                if result := (self._take(event) if event else None) or self._judge():
                     return result
                 self._report(force=event is not None)
 
@@ -255,10 +227,10 @@ class _Wait:
             self._lost = (now, text)
         if self._lost and now - self._lost[0] >= 1.0:
             return self._failed("generation", {"answer": self._lost[1]})
-        if self._elapsed() > self.deadline:
+        if self._elapsed() > self.deadlines.start:
             return self._failed("deadline", {})
         phase = "warm-up" if self._generation else self._log.state.phase
-        limit = self.stall.get(phase, DEFAULT_STALL["load"])
+        limit = self._stall.get(phase, STALL_DEFAULTS["load"])
         quiet, idle = now - self._moved, now - self._worked
         if quiet > limit and (phase in _SPINNING or idle > limit or quiet > CPU_ONLY * limit):
             return self._failed("stall", {"quiet": round(quiet, 1), "limit": limit})
@@ -281,7 +253,7 @@ class _Wait:
             list(self._lines), as_unit_end(detail), stalled=state.phase if proof == "stall" else None
         )
         failure = explain(
-            proof, cause, detail, state, port=self.endpoint.port, deadline=self.deadline, log_tail=tail
+            proof, cause, detail, state, port=self.endpoint.port, deadline=self.deadlines.start, log_tail=tail
         )
         self._report(force=True)
         return WaitResult(_timeline(state, max(seconds, state.t)), seconds, failure, state)
@@ -300,7 +272,7 @@ class _Wait:
         self._new.append(text)
 
     def _read_on(self, proof: str) -> None:
-        """The stream ends with the proof, but the traceback that explains it may still be under way."""
+        # The stream ends with the proof, but the traceback that explains it may still be under way.
         if proof == "fatal-line":
             self.sleep(TRACEBACK_PAUSE)
         end = self.clock() + 0.5
@@ -309,9 +281,8 @@ class _Wait:
             with self.client.journal(self.endpoint.service, cursor=self.started.cursor) as more:
                 while self.clock() < end:
                     if line := more.next(timeout=0.1):
-                        lines.append(
-                            replace(line, t=self._elapsed())
-                        )  # the journal's own time is the wall clock
+                        # The journal's own time is the wall clock.
+                        lines.append(replace(line, t=self._elapsed()))
         except (StopIteration, DeployerError):
             pass
         self._take_lines(lines[self._received :], 0.0)
@@ -349,7 +320,7 @@ class _Wait:
         return max(0.0, self._elapsed() - state.spans[-1].start)
 
     def _generate(self, answers: queue.SimpleQueue[tuple[bool, str]]) -> None:
-        limit = max(30.0, self.stall["warm-up"])
+        limit = max(30.0, self._stall["warm-up"])
         answers.put(generate_once(self.client, self.endpoint, timeout=limit))
 
 

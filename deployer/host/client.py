@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from deployer.errors import AgentError
 from deployer.host.protocol import Host
@@ -38,6 +38,22 @@ HEALTH_TIMEOUT = 22.0
 _WRITTEN_BY_THE_HOST = frozenset(
     {"boot_id", "started", "updated", "invocation_id", "cursor", "started_boottime", "timeline"}
 )
+
+
+class JournalPart(TypedDict, total=False):
+    """The part of a journal to read: the last ``lines``, what follows a cursor or a time, one start of the unit."""
+
+    lines: int | None
+    follow: bool
+    cursor: str | None
+    invocation_id: str | None
+    since: float | None
+    kernel: bool
+
+
+def _given(args: Json) -> Json:
+    """Return the arguments without those that are None: the host has its own defaults."""
+    return {name: value for name, value in args.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +135,11 @@ class HostClient:
         args: Json = {
             "services": [{"service": name, "port": port} for name, port in services.items()],
             "gpus": gpus,
+            "patience": patience,
+            "engine": None if engine is None else {"python": engine},
+            "model": None if model is None else {"path": model},
         }
-        if patience is not None:
-            args["patience"] = patience
-        if engine is not None:
-            args["engine"] = {"python": engine}
-        if model is not None:
-            args["model"] = {"path": model}
-        return self._ask(HostState.from_json, "observe", args, timeout)
+        return self._ask(HostState.from_json, "observe", _given(args), timeout)
 
     def release_read(
         self, service: str, release: str, files: Sequence[str] = ()
@@ -201,10 +214,11 @@ class HostClient:
             "reason": reason,
             "ttl": ttl,
             "wait": wait,
+            "reclaim": None
+            if reclaim is None
+            else {"generation": reclaim.generation, "token": reclaim.token},
         }
-        if reclaim is not None:
-            args["reclaim"] = {"generation": reclaim.generation, "token": reclaim.token}
-        return self._ask(LeaseGrant.from_json, "lease.acquire", args, LONG + wait)
+        return self._ask(LeaseGrant.from_json, "lease.acquire", _given(args), LONG + wait)
 
     def lease_renew(self, *, timeout: float = 30.0) -> float:
         """Send a heartbeat and return the seconds until the lease would expire. Raise LeaseLost."""
@@ -228,10 +242,9 @@ class HostClient:
             "release": release.release,
             "files": dict(files),
             "manifest": release.as_json(),
+            "user": user,
         }
-        if user is not None:
-            args["user"] = user
-        return str(self._call("stage", args, timeout=LONG)["path"])
+        return str(self._call("stage", _given(args), timeout=LONG)["path"])
 
     def release_update(
         self,
@@ -327,30 +340,14 @@ class HostClient:
             "fatal": list(fatal),
             "health_path": health_path,
             "probe_interval": probe_interval,
+            "started_boottime": started.started_boottime,
+            "attach": started.attach or None,
         }
-        if started.started_boottime is not None:
-            args["started_boottime"] = started.started_boottime
-        if started.attach:
-            args["attach"] = True
-        return self._stream("watch", args, watch_event, Proof.from_json)
+        return self._stream("watch", _given(args), watch_event, Proof.from_json)
 
-    def journal(
-        self,
-        service: str,
-        *,
-        lines: int | None = None,
-        follow: bool = False,
-        cursor: str | None = None,
-        invocation_id: str | None = None,
-        since: float | None = None,
-        kernel: bool = False,
-    ) -> Events[LogLine, None]:
+    def journal(self, service: str, **part: Unpack[JournalPart]) -> Events[LogLine, None]:
         """Read the service's journal (with ``kernel`` the kernel's messages), from a cursor or a time on."""
-        given: Json = {"lines": lines, "cursor": cursor, "invocation_id": invocation_id, "since": since}
-        args: Json = {"service": service, "follow": follow}
-        args |= {name: value for name, value in given.items() if value is not None}
-        if kernel:
-            args["kernel"] = True
+        args = _given({"service": service, "follow": False, **part})
         return self._stream("journal", args, LogLine.from_json, lambda _: None)
 
     def run(
@@ -364,9 +361,14 @@ class HostClient:
         files: Mapping[str, str] | None = None,
     ) -> Events[RunLine, Ran]:
         """Run a program in a private temporary folder that holds ``files``; cancelling ends its process group."""
-        args: Json = {"argv": list(argv), "stdin": stdin, "env": dict(env or {}), "timeout": timeout}
-        if files:
-            args["files"] = dict(files)
-        if user:
-            args["user"] = user
+        args = _given(
+            {
+                "argv": list(argv),
+                "stdin": stdin,
+                "env": dict(env or {}),
+                "timeout": timeout,
+                "files": dict(files) if files else None,
+                "user": user,
+            }
+        )
         return self._stream("run", args, RunLine.from_json, Ran.from_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -63,6 +63,15 @@ class Events(Generic[Event, Answer]):
         except AgentError as error:
             raise translated(error, self._host) from error.__cause__
         return None if data is None else decoded(self._event, data, self._host)
+
+    def until_end(self, timeout: float | None = None) -> Iterator[Event | None]:
+        """Yield what `next` returns until the operation has ended."""
+        while True:
+            try:
+                event = self.next(timeout)
+            except StopIteration:
+                return
+            yield event
 
     @property
     def result(self) -> Answer:

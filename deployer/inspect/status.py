@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployer.deploy.plan import lost_live
-from deployer.deploy.session import Health, Session
+from deployer.deploy.session import Health, HealthProbe, Session
 from deployer.records.codec import encode
 from deployer.records.endpoint import unit_name
 from deployer.records.host import HostState, Lease, ServiceState
@@ -124,7 +124,7 @@ def _candidate(state: ServiceState) -> dict[str, Any] | None:
 
 def status(session: Session) -> StatusReport:
     """Observe the host and report the service's status."""
-    health = session.health_probe()
+    health = HealthProbe(session)
     observed = session.observe(facts=True)
     state = observed.services[session.service.name]
     differences = drift(session.service.name, state, stored_unit(session, state))

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from deployer.deploy.reporter import Reporter
 from deployer.records.step import STEP_TITLES, Step
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _WIDTH = max(len(title) for title in STEP_TITLES.values())
 
 
-class TerminalReporter:
+class TerminalReporter(Reporter):
     """Prints one line per step: a mark, its name, its result, how long it took. Long steps show their progress.
 
     On a terminal the running step is a moving line that the finished one replaces; elsewhere (a pipe, a CI log) it

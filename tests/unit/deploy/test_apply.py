@@ -15,7 +15,7 @@ from rich.console import Console
 from deployer.config.inventory import Inventory, inventory_from
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.apply import apply
-from deployer.deploy.reporter import Reporter, Silent
+from deployer.deploy.reporter import Reporter
 from deployer.deploy.rollback import converge, resume, rollback
 from deployer.deploy.session import Session
 from deployer.errors import (
@@ -134,7 +134,7 @@ def session(made: FakeWorld, command: str = "test") -> Session:
 def run(made: FakeWorld, profile: str, consent: Any = None, reporter: Reporter | None = None) -> Outcome:
     wanted = load_profile(profile, profile_folders())
     with session(made) as opened:
-        return apply(opened, wanted, reporter or Silent(), consent or Agreed())
+        return apply(opened, wanted, reporter or Reporter(), consent or Agreed())
 
 
 @functools.cache
@@ -394,7 +394,7 @@ def test_ctrl_c_while_reconnecting_says_what_the_host_does(live_world: FakeWorld
     wanted = load_profile("tp2", profile_folders())
     with made as opened:
         opened.reconnect = interrupted  # type: ignore[assignment,method-assign]
-        outcome = apply(opened, wanted, Silent(), Agreed())
+        outcome = apply(opened, wanted, Reporter(), Agreed())
     assert (outcome.outcome, outcome.exit_code) == ("interrupted", 130)
     assert f"the guard on gpu1 restores {LIVE}" in outcome.message
 
@@ -438,18 +438,18 @@ def test_without_consent_nothing_is_staged(live_world: FakeWorld) -> None:
 def test_rollback_goes_back_and_then_has_nowhere_to_go(live_world: FakeWorld) -> None:
     run(live_world, "tp2")
     with session(live_world) as opened:
-        outcome = rollback(opened, Silent(), Agreed())
+        outcome = rollback(opened, Reporter(), Agreed())
     assert (outcome.outcome, outcome.release, outcome.previous) == ("live", LIVE, "0002-tp2")
     restored(live_world)
     with session(live_world) as opened, pytest.raises(Refused, match="none before it"):
-        rollback(opened, Silent(), Agreed())
+        rollback(opened, Reporter(), Agreed())
 
 
 def test_rollback_to_a_release_that_fails_now_keeps_the_live_one(live_world: FakeWorld) -> None:
     run(live_world, "tp2")
     live_world.engines[LIVE] = engine(TP1, fails_after=0.0)
     with session(live_world) as opened:
-        outcome = rollback(opened, Silent(), Agreed())
+        outcome = rollback(opened, Reporter(), Agreed())
     assert (outcome.outcome, outcome.exit_code, outcome.previous) == ("rolled_back", 5, "0002-tp2")
     assert live_world.service("kimi").release == "0002-tp2"
     # It was proven once and stays a target: a failed return does not unprove it.
@@ -461,22 +461,22 @@ def test_an_abandoned_change_is_resumed(live_world: FakeWorld) -> None:
     wanted = load_profile("tp2", profile_folders())
     opened = session(live_world).open()
     with pytest.raises(SystemExit):
-        apply(opened, wanted, Silent(), Agreed())
+        apply(opened, wanted, Reporter(), Agreed())
     opened.close(bye=False)
     with session(live_world) as again:
-        outcome = resume(again, Silent())
+        outcome = resume(again, Reporter())
     assert (outcome.outcome, outcome.release) == ("live", "0002-tp2")
 
 
 def test_there_may_be_nothing_to_resume(live_world: FakeWorld) -> None:
     with session(live_world) as opened, pytest.raises(Refused, match="nothing to resume"):
-        resume(opened, Silent())
+        resume(opened, Reporter())
 
 
 def test_converge_starts_what_is_live(live_world: FakeWorld) -> None:
     live_world.service("kimi").end("inactive")
     with session(live_world) as opened:
-        outcome = converge(opened, Silent())
+        outcome = converge(opened, Reporter())
     assert (outcome.outcome, outcome.exit_code) == ("live", 0)
     restored(live_world)
 
@@ -487,14 +487,14 @@ def left_behind(made: FakeWorld) -> None:
     wanted = load_profile("tp2", profile_folders())
     opened = session(made).open()
     with pytest.raises(SystemExit):
-        apply(opened, wanted, Silent(), Agreed())
+        apply(opened, wanted, Reporter(), Agreed())
     opened.close(bye=False)
 
 
 def test_a_change_left_behind_is_ended_before_a_rollback(live_world: FakeWorld) -> None:
     left_behind(live_world)
     with session(live_world) as opened, pytest.raises(Refused, match="none before it"):
-        rollback(opened, Silent(), Agreed())
+        rollback(opened, Reporter(), Agreed())
     restored(live_world)
     assert live_world.service("kimi").manifest("0002-tp2")["state"] == "abandoned"
 
@@ -504,7 +504,7 @@ def test_a_change_left_behind_that_cannot_be_ended_is_said_so(live_world: FakeWo
     live_world.faults["converge"] = [AgentError("shadowed", "it is masked")] * 2
     assert run(live_world, "tp1").exit_code == 6
     with session(live_world) as opened:
-        assert rollback(opened, Silent(), Agreed()).exit_code == 6
+        assert rollback(opened, Reporter(), Agreed()).exit_code == 6
 
 
 def full(op: str) -> AgentError:

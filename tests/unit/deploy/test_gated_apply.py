@@ -9,7 +9,7 @@ import pytest
 
 from deployer.config.profile import Profile, load_profile, profile_folders
 from deployer.deploy.apply import apply
-from deployer.deploy.reporter import Silent
+from deployer.deploy.reporter import Reporter
 from deployer.records.outcome import Outcome
 from deployer.records.verdict import BaselineUsed, Verdict
 from tests.fakes.host import FakeWorld
@@ -39,7 +39,7 @@ def applied(made: FakeWorld, profile: Profile, rate: float, consent: Agreed | No
     number = len(made.service("kimi").manifests()) + 1
     made.engines[f"{number:04d}-{profile.name}"] = engine(TP2 if profile.name == "tp2" else TP1)
     with session(made) as opened:
-        return apply(opened, profile, Silent(), consent or Agreed())
+        return apply(opened, profile, Reporter(), consent or Agreed())
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def left_hanging(made: FakeWorld, profile: Profile, status: int) -> Outcome:
     made.run = ran
     made.engines["0002-tp1"] = candidate
     with session(made) as opened:
-        return apply(opened, profile, Silent(), Agreed())
+        return apply(opened, profile, Reporter(), Agreed())
 
 
 @pytest.mark.parametrize("policy", ["refuse", "promote"])

@@ -9,7 +9,7 @@ import pytest
 from deployer.config.inventory import Deadlines
 from deployer.deploy.estimate import Estimate
 from deployer.deploy.launch_failure import TAIL_LINES, log_tail
-from deployer.deploy.wait import WaitResult, WaitUpdate, wait_ready
+from deployer.deploy.wait import Wait, WaitResult, WaitUpdate
 from deployer.errors import ChannelLost
 from deployer.host.client import HostClient
 from deployer.records.answers import Started
@@ -30,7 +30,7 @@ def run(host: ScriptedHost, **options: Any) -> tuple[WaitResult, list[WaitUpdate
     updates: list[WaitUpdate] = []
     deadlines = Deadlines(start=options.pop("deadline", 2700.0), stall=options.pop("stall", {}))
     endpoint = Endpoint("kimi", "127.0.0.1", 30000, options.pop("api_key", None))
-    result = wait_ready(
+    result = Wait(
         HostClient(host),
         endpoint,
         STARTED,
@@ -39,7 +39,7 @@ def run(host: ScriptedHost, **options: Any) -> tuple[WaitResult, list[WaitUpdate
         clock=host.clock,
         sleep=host.sleep,
         **options,
-    )
+    ).run()
     return result, updates
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployer.deploy.reporter import Silent
+from deployer.deploy.reporter import Reporter
 from deployer.errors import AgentError, GateInconclusive, Interrupted, LeaseHeld, NothingServing, Refused
 from deployer.inspect.compare import BenchStore
 from deployer.inspect.history import history
@@ -34,7 +34,7 @@ def measured(made: FakeWorld, rate: float = 90.0, **wishes: Any) -> Measured:
     document = bench(rate)
     made.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
     with session(made) as opened:
-        return measure(opened, wishes, Silent(), BenchStore.of(opened))
+        return measure(opened, wishes, Reporter(), BenchStore.of(opened))
 
 
 def test_it_is_kept_beside_its_release_and_nothing_else_is_changed(live_world: FakeWorld) -> None:
@@ -76,7 +76,7 @@ def test_settings_are_the_releases_own_and_those_requested(live_world: FakeWorld
     with session(live_world) as opened:
         renamed = opened.service.model_copy(update={"served_model_name": "renamed", "port": 31999})
         opened.service, started_with = renamed, opened.service
-        measure(opened, {"output_tokens": 32, "repeats": 3}, Silent(), BenchStore.of(opened))
+        measure(opened, {"output_tokens": 32, "repeats": 3}, Reporter(), BenchStore.of(opened))
     assert asked[0]["base_url"].endswith(f":{started_with.port}")
     assert asked[0]["model"] == (started_with.served_model_name or started_with.model)
     assert (asked[0]["levels"], asked[0]["output_tokens"], asked[0]["repeats"]) == ([2], 32, 3)
@@ -100,7 +100,7 @@ def test_others_see_what_the_lease_is_for(live_world: FakeWorld) -> None:
 
     live_world.run = ran
     with session(live_world, "bench") as opened:
-        measure(opened, {}, Silent(), BenchStore.of(opened))
+        measure(opened, {}, Reporter(), BenchStore.of(opened))
     assert (seen[0]["state"], seen[0]["reason"]) == ("held", "bench")
 
 
@@ -115,12 +115,12 @@ def test_a_change_that_was_left_under_way_comes_first(live_world: FakeWorld) -> 
 def test_another_profile_is_not_measured_under_a_wrong_name(live_world: FakeWorld) -> None:
     live_world.run = lambda args: pytest.fail("nothing is to be measured")
     with session(live_world) as opened, pytest.raises(Refused, match=r"tp1 runs .*, not pp8") as found:
-        measure(opened, {}, Silent(), BenchStore.of(opened), profile="pp8")
+        measure(opened, {}, Reporter(), BenchStore.of(opened), profile="pp8")
     assert found.value.exit_code == 3
     document = bench()
     live_world.run = lambda args: ([json.dumps({"event": "result", "bench": document})], 0)
     with session(live_world) as opened:
-        assert measure(opened, {}, Silent(), BenchStore.of(opened), profile="tp1").name == f"{LIVE}@1"
+        assert measure(opened, {}, Reporter(), BenchStore.of(opened), profile="tp1").name == f"{LIVE}@1"
 
 
 def test_figures_that_the_host_does_not_take_are_not_lost(
@@ -152,7 +152,7 @@ def after_it(made: FakeWorld, what: Callable[[], None], **level: Any) -> Measure
 
     made.run = ran
     with session(made) as opened:
-        return measure(opened, {}, Silent(), BenchStore.of(opened))
+        return measure(opened, {}, Reporter(), BenchStore.of(opened))
 
 
 def test_a_server_that_hangs_after_its_benchmark_is_reported_with_the_figures(live_world: FakeWorld) -> None:
@@ -212,5 +212,5 @@ def test_nothing_was_measured(live_world: FakeWorld) -> None:
     }
     live_world.run = lambda args: ([json.dumps({"event": "result", "bench": empty})], 0)
     with session(live_world) as opened, pytest.raises(GateInconclusive, match="none of the 2 requests"):
-        measure(opened, {}, Silent(), BenchStore.of(opened))
+        measure(opened, {}, Reporter(), BenchStore.of(opened))
     assert "benches" not in live_world.service("kimi").manifest(LIVE)
