@@ -25,8 +25,10 @@ from deployer.errors import DeployerError, UsageError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-#: The commands: where each is defined, and its short help (the first sentence of its own).
-COMMANDS = {
+#: Entry points of packages that bring a command of their own.
+PLUGINS = "deployer.commands"
+#: The commands: where each is defined (None: in a package of its own), and its short help (its first sentence).
+COMMANDS: dict[str, tuple[str | None, str]] = {
     "apply": ("deployer.cli.change", "Make PROFILE live; promote it only once it is proven."),
     "bench": ("deployer.cli.bench", "Benchmark what runs now; keep the figures beside its release."),
     "check": ("deployer.cli.check", "Check inventory, profiles, flags, templates and known problems."),
@@ -38,7 +40,7 @@ COMMANDS = {
     "logs": ("deployer.cli.look", "Print the service's log from the host, without secrets."),
     "plan": ("deployer.cli.change", "Show what `apply PROFILE` would change, and its cost."),
     "profiles": ("deployer.cli.look", "List the profiles with the SGLang arguments of each."),
-    "rehearse": ("deployer_rehearsal.commands", "Run practice hosts on this machine; no GPU is needed."),
+    "rehearse": (None, "Run practice hosts on this machine; no GPU is needed."),
     "resume": ("deployer.cli.change", "Resume an interrupted change in the step it is in."),
     "rollback": ("deployer.cli.change", "Go back to the release that was live before, or to release N."),
     "sglang": ("deployer.cli.sglang", "Show or learn the flags of SGLang versions."),
@@ -64,7 +66,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        module, _ = COMMANDS[cmd_name]
+        command = _plugin(cmd_name) if module is None else getattr(import_module(module), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -92,6 +95,17 @@ class Commands(click.Group):
             if name.startswith(incomplete)
         ]
         return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _plugin(name: str) -> object:
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=PLUGINS, name=name):
+        return entry.load()
+    raise UsageError(
+        f"`deployer {name}` is not installed",
+        remedy="install deployer again: its own package has the command",
+    )
 
 
 @click.group(

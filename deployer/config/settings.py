@@ -9,7 +9,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from deployer.config.problems import (
     Problem,
@@ -28,10 +34,12 @@ with warnings.catch_warnings():
     # `json` is also a deprecated method of pydantic's, which is not called here.
     warnings.filterwarnings("ignore", message='Field name "json"')
 
-    class Settings(BaseModel):
+    class Settings(BaseSettings):
         """The settings of the tool; `load_settings` reads them."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+        model_config = SettingsConfigDict(
+            env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True, hide_input_in_errors=True
+        )
 
         inventory: LocalPath | None = Field(None, description="the inventory")
         profiles: LocalPath | None = Field(None, description="folder of the site's own profiles")
@@ -61,15 +69,28 @@ def load_settings(flags: Mapping[str, Any] | None = None, folder: Path | None = 
         str(here / ".env"): _dotenv(here / ".env"),
         str(here / FILE): _toml(here / FILE),
     }
-    values: dict[str, Any] = {}
-    for source in sources.values():
-        values = {**source, **values}
+    options, _, *files = sources.values()
+
+    class Merged(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            read = (InitSettingsSource(settings_cls, init_kwargs=dict(values)) for values in files)
+            return init_settings, env_settings, *read
+
     try:
-        return Settings(**values)
+        merged = Merged(**options)
     except ValidationError as error:
         raise complain(
             "settings", list(_from(error, sources)), remedy="correct them at their source"
         ) from None
+    return Settings.model_construct(**{name: getattr(merged, name) for name in Settings.model_fields})
 
 
 def _environment() -> dict[str, str]:
