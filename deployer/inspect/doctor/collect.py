@@ -19,7 +19,7 @@ from deployer.deploy.session import Health, Session
 from deployer.deploy.verify import Verification, in_effect, server_info
 from deployer.errors import AgentError
 from deployer.host.beside import Beside
-from deployer.inspect.doctor.evidence import LINES, LOOKS, Evidence, Load
+from deployer.inspect.doctor.evidence import LINES, LOOKS, NOT_SAMPLED, NOT_VERIFIED, Evidence, Load
 from deployer.inspect.status import drift, stored_unit
 from deployer.metrics import parse_loads, totals
 from deployer.records.effect import Computed
@@ -77,30 +77,16 @@ def collect(
     log = Beside(lambda: _lines(session, state, newest))
     # It always has its full time: a command in a hurry must not call a healthy server unhealthy.
     health = session.health(state, HEALTH_SECONDS) if state.running else Health(False, "refused", 0.0)
-    evidence = Evidence(
-        service=service.name,
-        host=session.host_config.name,
-        state=state,
-        observed=observed,
-        health=health,
-        now=0.0,
-        drift=tuple(drift(service.name, state, stored_unit(session, state))),
-        profiles=tuple(profiles),
-        gpus=None if service.gpus is None else tuple(service.gpus),
-        watched=watched,
-    )
-    info = None
+    differences = drift(service.name, state, stored_unit(session, state))
+    info, metrics = None, None
+    loads: tuple[Load, ...] = ()
     if health.ok:
         endpoint = session.endpoint(running, key=True)
         patience = min(5.0, max(1.0, until - time.monotonic()))
         info, _ = server_info(client, endpoint, timeout=patience)
         metrics = _get(session, endpoint, "/metrics", until)
-        evidence = replace(
-            evidence,
-            metrics=None if metrics is None else totals(metrics),
-            loads=tuple(_loads(lambda: _get(session, endpoint, "/v1/loads", until), ends)),
-        )
-    lines = log.result(until) or ()
+        loads = tuple(_loads(lambda: _get(session, endpoint, "/v1/loads", until), ends))
+    lines, verification = log.result(until) or (), NOT_VERIFIED
     if info is not None:
         # No line about batches says why SGLang changed an argument, and there are thousands of them.
         texts = [line.text for line in lines if not ROUTINE.match(line.text)]
@@ -108,20 +94,29 @@ def collect(
         verification = in_effect(
             release, info, secrets=endpoint.secrets, learned=session.learned, lines=texts
         )
-        evidence = replace(evidence, verification=_completed(verification, release))
-    seen, sampled = holders.result(until), sampling.result(until)
-    return replace(
-        evidence,
+        verification = _completed(verification, release)
+    if gpus := holders.result(until):
+        observed = replace(
+            observed, gpus=gpus.gpus, gpu_processes=gpus.gpu_processes, gpu_problem=gpus.gpu_problem
+        )
+    sampled = sampling.result(until)
+    return Evidence(
+        service=service.name,
+        host=session.host_config.name,
+        state=state,
+        observed=observed,
+        health=health,
+        now=sampled.now if sampled else client.hello().now,
+        drift=tuple(differences),
+        verification=verification,
+        loads=loads,
+        metrics=None if metrics is None else totals(metrics),
         lines=lines,
         cut=len(lines) >= newest,
-        observed=replace(
-            observed,
-            gpus=seen.gpus if seen else None,
-            gpu_processes=seen.gpu_processes if seen else (),
-            gpu_problem=seen.gpu_problem if seen else None,
-        ),
-        sampled=sampled,
-        now=sampled.now if sampled else client.hello().now,
+        sampled=sampled or NOT_SAMPLED,
+        profiles=tuple(profiles),
+        gpus=None if service.gpus is None else tuple(service.gpus),
+        watched=watched,
     )
 
 

@@ -15,7 +15,7 @@ from deployer.records.effect import Computed
 from deployer.records.events import LogLine
 from deployer.records.host import HostState, ServiceState
 from deployer.records.release import Release
-from deployer.records.samples import Machine, Sampled
+from deployer.records.samples import Sampled
 from deployer.sglang.log.batches import Batches, parse_batch, read_batches
 
 #: SGLang's default of --decode-log-interval.
@@ -36,6 +36,7 @@ REQUESTS = (
 #: Differences between two releases that concern the micro-batch cap alone.
 _CAP = {"pp_max_micro_batch_size", "max_micro_batch_size", "cuda_graph_max_bs", "cuda_graph_max_bs_decode"}
 NOT_VERIFIED = Verification(())
+NOT_SAMPLED = Sampled()
 _FIRED_UP = "The server is fired up and ready to roll"
 
 
@@ -69,7 +70,7 @@ class Evidence:
     metrics: Mapping[str, float] | None = None
     lines: tuple[LogLine, ...] = ()
     cut: bool = False
-    sampled: Sampled | None = None
+    sampled: Sampled = NOT_SAMPLED
     profiles: tuple[Profile, ...] = ()
     gpus: tuple[int, ...] | None = None
     watched: float = 5.0
@@ -108,14 +109,9 @@ class Evidence:
         return max(0.0, self.now - self.state.running.started) if self.state.running else None
 
     @property
-    def computed(self) -> Computed | None:
+    def computed(self) -> Computed:
         """What SGLang made of its arguments."""
-        return self.verification.computed
-
-    @property
-    def machine(self) -> Machine | None:
-        """The machine, as it was sampled."""
-        return self.sampled.machine if self.sampled else None
+        return self.verification.computed or Computed()
 
     def argument(self, name: str) -> Any:
         """Return the value that an argument has in the server."""
@@ -136,22 +132,17 @@ class Evidence:
     @property
     def slots(self) -> int:
         """Micro-batches in turn; 1 without a pipeline."""
-        return self.computed.slots if self.computed else 1
+        return self.computed.slots
 
     @property
     def cap(self) -> int | None:
         """The most requests of a micro-batch, None if unknown."""
-        return self.computed.micro_batch_cap if self.computed else None
-
-    @property
-    def capacity(self) -> int | None:
-        """Requests that can run at once, None if unknown."""
-        return self.computed.capacity if self.computed else None
+        return self.computed.micro_batch_cap
 
     @property
     def graph_sizes(self) -> tuple[int, ...] | None:
         """The batch sizes with a captured decode graph, None if unknown."""
-        return self.computed.graph_sizes if self.computed else None
+        return self.computed.graph_sizes
 
     @property
     def interval(self) -> int:
@@ -192,7 +183,7 @@ class Evidence:
         turns = [load.running for load in self.loads]
         if self.slots == 1:
             return round(median(turns)) if turns else None
-        if self.sampled is None or self.sampled.connections is None:
+        if self.sampled.connections is None:
             return None
         return max(0, round(self.sampled.connections) - (self.waiting or 0), *turns)
 
@@ -222,11 +213,9 @@ class Evidence:
         pids = self.state.running.pids if self.state.running else ()
         held = {process.gpu for process in self.observed.gpu_processes if process.pid in pids}
         indices = {gpu for gpu in held if isinstance(gpu, int)}
-        if indices:
-            return indices
-        return set(self.gpus) if self.gpus is not None else set(self.sampled.gpus if self.sampled else ())
+        return indices or set(self.sampled.gpus if self.gpus is None else self.gpus)
 
-    def other_profile(self, fits: Callable[[Profile], bool]) -> str | None:
+    def other_profile(self, fits: Callable[[Profile], object]) -> str | None:
         """Return a profile for as many GPUs that ``fits``, other than the running one; None if there is none."""
         size = _count(self.argument("tp_size"), 1) * self.pp
         others = (item for item in self.profiles if item.gpus == size and item.name != self.profile)

@@ -28,9 +28,12 @@ def graphs_off(e: Evidence) -> Answer:
             ("no flag requests it: SGLang itself turned them off", why, *shown),
             measure="deployer history {number} --defaults",
         )
-    name = e.other_profile(lambda profile: profile.cuda_graph.enabled and profile.parallelism.pp == e.pp)
     evidence = (f"the command line has {' '.join(flags)}", *shown)
-    measure = try_profile(e, name, "[cuda_graph] enabled = true")
+    measure = try_profile(
+        e,
+        "[cuda_graph] enabled = true",
+        lambda profile: profile.cuda_graph.enabled and profile.parallelism.pp == e.pp,
+    )
     return Present("no decode graph was captured", evidence, measure=measure)
 
 
@@ -46,7 +49,7 @@ def graph_too_small(e: Evidence) -> Answer:
     return Present(
         f"{len(large)} of {len(decodes)} decode lines {reach}",
         (_eager_share(e), *e.largest),
-        measure=try_profile(e, None, f"[cuda_graph] max_batch_size = {max(large)}"),
+        measure=try_profile(e, f"[cuda_graph] max_batch_size = {max(large)}"),
     )
 
 
@@ -86,11 +89,7 @@ def graph_too_large(e: Evidence) -> Answer:
     # One size above the cap is needed if the cap itself has no graph.
     if len(beyond) <= (cap not in sizes):
         return Absent(f"graphs up to {sizes[-1]}, micro-batches up to {cap}")
-    memory = (
-        f", {e.computed.graphs_gib:.2f} GiB per GPU in all" if e.computed and e.computed.graphs_gib else ""
-    )
+    memory = f", {e.computed.graphs_gib:.2f} GiB per GPU in all" if e.computed.graphs_gib else ""
     reach = f"batches of {beyond[0]} to {sizes[-1]}; a micro-batch has at most {cap}"
     text = f"{len(beyond)} of {len(sizes)} graphs are for {reach}"
-    return Present(
-        text, (text + memory,), measure=try_profile(e, None, f"[cuda_graph] max_batch_size = {cap}")
-    )
+    return Present(text, (text + memory,), measure=try_profile(e, f"[cuda_graph] max_batch_size = {cap}"))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from deployer.inspect.doctor.evidence import Evidence
-from deployer.inspect.doctor.symptom import Absent, Answer, Present, Theme, Unclear, present_if
+from deployer.inspect.doctor.symptom import Absent, Answer, Present, Theme, Unclear, present_if, span
 from deployer.records.endpoint import unit_name
 from deployer.records.hardware import GpuProcess
 from deployer.records.samples import POWER_CAP, GpuSample
@@ -26,17 +26,13 @@ AT_LIMIT = 0.97
 LITTLE_MEMORY = 0.05
 LITTLE_DISK = 5 * GIB
 SWAPPED = 100
-_PARTITION = (
-    "set [environment] SGLANG_PP_LAYER_PARTITION in a profile PROFILE; deployer apply PROFILE; "
-    "deployer compare {live} PROFILE"
-)
 _NOT_SAMPLED = Unclear("the machine was not sampled")
 
 
 @THEME.symptom("gpus-unseen")
 def gpus_unseen(e: Evidence) -> Answer:
     if problems := _problems(e):
-        looks = max(map(len, e.sampled.gpus.values()), default=0) if e.sampled else 0
+        looks = max(map(len, e.sampled.gpus.values()), default=0)
         before = [f"before that it answered {count_of(looks, 'time')}"] if looks else []
         return Present(problems[0], tuple(dict.fromkeys([*problems, *before])))
     if e.observed.gpus is None:
@@ -46,8 +42,7 @@ def gpus_unseen(e: Evidence) -> Answer:
 
 @THEME.symptom("gpu-waits", limit=WAITING)
 def gpu_waits(e: Evidence) -> Answer:
-    use = _mean(e, lambda gpu: gpu.utilization)
-    if not use:
+    if not (use := _mean(e, lambda gpu: gpu.utilization)):
         return _unseen(e)
     mean = sum(use.values()) / len(use)
     text = f"{mean:.0f} % on average over {count_of(len(use), 'GPU')}{_while_idle(e)}"
@@ -56,12 +51,11 @@ def gpu_waits(e: Evidence) -> Answer:
 
 @THEME.symptom("gpu-uneven", limit=UNEVEN)
 def gpu_uneven(e: Evidence) -> Answer:
-    use = _mean(e, lambda gpu: gpu.utilization)
-    if not use:
+    if not (use := _mean(e, lambda gpu: gpu.utilization)):
         return _unseen(e)
-    low, high = min(use.values()), max(use.values())
-    text = f"{low:.0f} to {high:.0f} %{_while_idle(e)}"
-    return present_if(e.busy and high - low >= UNEVEN, text, _by_gpu("utilisation", use, "%"))
+    spread = max(use.values()) - min(use.values())
+    text = f"{span(use)} %{_while_idle(e)}"
+    return present_if(e.busy and spread >= UNEVEN, text, _by_gpu("utilisation", use, "%"))
 
 
 @THEME.symptom("gpu-memory-uneven", limit=100 * UNEVEN_MEMORY)
@@ -70,9 +64,9 @@ def gpu_memory_uneven(e: Evidence) -> Answer:
     if not used:
         return _unseen(e)
     total = max(gpu.memory_total for looks in _own(e).values() for gpu in looks) / GIB
-    low, high = min(used.values()), max(used.values())
-    text = f"{low:.0f} to {high:.0f} of {total:.0f} GiB in use"
-    return present_if(high - low >= UNEVEN_MEMORY * total, text, _by_gpu("memory", used, "GiB"))
+    spread = max(used.values()) - min(used.values())
+    text = f"{span(used)} of {total:.0f} GiB in use"
+    return present_if(spread >= UNEVEN_MEMORY * total, text, _by_gpu("memory", used, "GiB"))
 
 
 @THEME.symptom("power-limit", limit=100 * AT_LIMIT)
@@ -84,15 +78,12 @@ def power_limit(e: Evidence) -> Answer:
         index for index, looks in _own(e).items() if any((gpu.throttle or 0) & POWER_CAP for gpu in looks)
     }
     reached = {index for index in power if limit.get(index) and power[index] >= AT_LIMIT * limit[index]}
-    text = f"{min(power.values()):.0f} to {max(power.values()):.0f} W"
-    text += f" of {max(limit.values()):.0f}" if limit else ""
+    text = f"{span(power)} W" + (f" of {max(limit.values()):.0f}" if limit else "")
     if not capped and not reached:
         return Absent(text)
     evidence = [_by_gpu("power", power, "W")]
     if capped:
-        evidence.append(
-            f"the driver names the power cap as the reason of a lower clock: GPU {sorted(capped)}"
-        )
+        evidence.append(f"the driver lowers the clock because of the power cap: GPU {sorted(capped)}")
     return Present(f"GPU {sorted(capped | reached)}: {text}", tuple(evidence))
 
 
@@ -132,13 +123,10 @@ def gpu_shared(e: Evidence) -> Answer:
         + (f" holds {process.memory / GIB:.1f} GiB" if process.memory else "")
         for process in others
     )
-    names = [*sorted({f"{_name(process)} of this host" for process in others if _sister(process)})]
-    strangers = sum(not _sister(process) for process in others)
-    if strangers:
-        return Present(
-            " and ".join([*names, f"{strangers} other {'process' if strangers == 1 else 'processes'}"]),
-            evidence,
-        )
+    names = sorted({f"{_name(process)} of this host" for process in others if _sister(process)})
+    if strangers := sum(not _sister(process) for process in others):
+        names.append(f"{strangers} other {'process' if strangers == 1 else 'processes'}")
+        return Present(" and ".join(names), evidence)
     return Present(
         " and ".join(names),
         evidence,
@@ -160,7 +148,8 @@ def _name(process: GpuProcess) -> str:
 
 @THEME.symptom("memory-low", limit=100 * LITTLE_MEMORY)
 def memory_low(e: Evidence) -> Answer:
-    if (machine := e.machine) is None or not machine.memory_total:
+    machine = e.sampled.machine
+    if not machine.memory_total:
         return _NOT_SAMPLED
     text = f"{machine.memory_available / GIB:.0f} of {machine.memory_total / GIB:.0f} GiB available"
     return present_if(machine.memory_available < LITTLE_MEMORY * machine.memory_total, text)
@@ -168,7 +157,8 @@ def memory_low(e: Evidence) -> Answer:
 
 @THEME.symptom("swapping", limit=SWAPPED)
 def swapping(e: Evidence) -> Answer:
-    if (machine := e.machine) is None:
+    machine = e.sampled.machine
+    if not machine.memory_total:
         return _NOT_SAMPLED
     used, total = (machine.swap_total - machine.swap_free) / GIB, machine.swap_total / GIB
     text = f"{machine.pages_swapped} pages moved; {used:.1f} of {total:.1f} GiB of swap in use"
@@ -177,38 +167,37 @@ def swapping(e: Evidence) -> Answer:
 
 @THEME.symptom("disk-low", limit=LITTLE_DISK / GIB)
 def disk_low(e: Evidence) -> Answer:
-    if (machine := e.machine) is None or not machine.disks:
+    if not (disks := e.sampled.machine.disks):
         return _NOT_SAMPLED
     texts = {
         path: f"{path}: {disk.free / GIB:.0f} of {disk.total / GIB:.0f} GiB free"
-        for path, disk in machine.disks.items()
+        for path, disk in disks.items()
     }
-    low = [texts[path] for path, disk in machine.disks.items() if disk.free < LITTLE_DISK]
+    low = [texts[path] for path, disk in disks.items() if disk.free < LITTLE_DISK]
     return Present("; ".join(low), tuple(low)) if low else Absent("; ".join(texts.values()))
 
 
 @THEME.symptom("processors-busy")
 def processors_busy(e: Evidence) -> Answer:
-    if (machine := e.machine) is None or not machine.load:
+    if not (load := e.sampled.machine.load):
         return _NOT_SAMPLED
-    return present_if(
-        machine.load[0] > machine.cpus, f"load {machine.load[0]:.1f} on {machine.cpus} processors"
-    )
+    cpus = e.sampled.machine.cpus
+    return present_if(load[0] > cpus, f"load {load[0]:.1f} on {cpus} processors")
 
 
 def _own(e: Evidence) -> dict[int, tuple[GpuSample, ...]]:
     own = e.own_gpus
-    return {index: looks for index, looks in (e.sampled.gpus if e.sampled else {}).items() if index in own}
+    return {index: looks for index, looks in e.sampled.gpus.items() if index in own}
 
 
 def _mean(e: Evidence, what: Callable[[GpuSample], float | None]) -> dict[int, float]:
-    means, own = e.sampled.mean(what) if e.sampled else {}, e.own_gpus
-    return {index: value for index, value in means.items() if index in own}
+    own = e.own_gpus
+    return {index: value for index, value in e.sampled.mean(what).items() if index in own}
 
 
 def _problems(e: Evidence) -> list[str]:
     """Return what is wrong with nvidia-smi."""
-    problems = (e.observed.gpu_problem, e.sampled.problem if e.sampled else None)
+    problems = (e.observed.gpu_problem, e.sampled.problem)
     return [text.removeprefix("GPUs cannot be seen: ") for text in problems if text]
 
 
@@ -221,6 +210,5 @@ def _while_idle(e: Evidence) -> str:
 
 
 def _by_gpu(what: str, values: dict[int, float], unit: str) -> str:
-    return f"{what} by GPU: " + ", ".join(
-        f"{index}: {value:.0f} {unit}" for index, value in sorted(values.items())
-    )
+    shares = (f"{index}: {value:.0f} {unit}" for index, value in sorted(values.items()))
+    return f"{what} by GPU: {', '.join(shares)}"

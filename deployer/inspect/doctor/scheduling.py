@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from deployer.config.profile import Profile
 from deployer.inspect.doctor.evidence import Evidence
@@ -14,6 +13,7 @@ from deployer.inspect.doctor.symptom import (
     Theme,
     Unclear,
     present_if,
+    span,
     try_profile,
 )
 from deployer.records.release import Release
@@ -37,7 +37,7 @@ _NO_ARGUMENTS = Unclear("the server does not report its arguments")
 def requests_wait(e: Evidence) -> Answer:
     if e.waiting is None:
         return Unclear("neither /v1/loads nor the log shows the queue")
-    limit, share, usage = e.capacity, e.batches.waiting_share, e.batches.usage
+    limit, share, usage = e.computed.capacity, e.batches.waiting_share, e.batches.usage
     text = f"{e.waiting} wait, {_number(e.running)} run" + (f", {limit} can" if limit else "")
     lines = f"requests waited in {100 * share:.0f} % of {len(e.batches.decodes)} decode lines"
     if not e.waiting and share <= OFTEN:
@@ -47,7 +47,7 @@ def requests_wait(e: Evidence) -> Answer:
         change = "another [memory] mem_fraction_static"
     elif limit and e.running is not None and e.running >= 0.9 * limit:
         advice = (
-            "all places are taken: more (limits.max_running_requests, the micro-batch cap) may help, or not"
+            "all places are taken: a higher limits.max_running_requests or micro-batch cap may help, or not"
         )
         change = f"[limits] max_running_requests above {limit}"
     else:
@@ -55,10 +55,9 @@ def requests_wait(e: Evidence) -> Answer:
             "places are free although requests wait: prefills may go first; a smaller prefill chunk may help"
         )
         change = "a smaller [memory] chunked_prefill_size"
-    evidence = [f"/v1/loads, {len(e.loads)} times: waiting {_listed(load.waiting for load in e.loads)}"]
-    evidence = evidence if e.loads else []
+    evidence = _answers("waiting", [load.waiting for load in e.loads])
     evidence += [lines] if e.batches.decodes else []
-    return Present(text, tuple(evidence), next=advice, measure=try_profile(e, None, change))
+    return Present(text, tuple(evidence), next=advice, measure=try_profile(e, change))
 
 
 @THEME.symptom("slot-is-not-total")
@@ -71,7 +70,7 @@ def slot_is_not_total(e: Evidence) -> Answer:
     text = (
         f"#running-req: {max(e.batches.sizes)} is one micro-batch of {e.slots} in turn, not a scheduler cap: {total} "
         f"requests run in all, {_number(e.waiting)} wait"
-        + (f"; {e.capacity} could run" if e.capacity else "")
+        + (f"; {e.computed.capacity} could run" if e.computed.capacity else "")
     )
     cap = f"the cap of one is {e.cap or 'unknown'}"
     evidence = [f"{e.slots} = {e.pp} stages + {e.depth} in flight beyond them; {cap}", *e.largest]
@@ -81,10 +80,8 @@ def slot_is_not_total(e: Evidence) -> Answer:
         evidence.append(
             average + (f": about {min(busy, e.slots)} of {e.slots} hold requests" if busy else "")
         )
-    if e.loads:
-        counts = _listed(load.running for load in e.loads)
-        evidence.append(f"/v1/loads, {len(e.loads)} times: running {counts} (one in turn)")
-    if e.sampled and e.sampled.connections is not None:
+    evidence += _answers("running", [load.running for load in e.loads])
+    if e.sampled.connections is not None:
         evidence.append(f"{e.sampled.connections:.0f} connections are open")
     return Present(text, tuple(evidence))
 
@@ -103,7 +100,7 @@ def cap_is_no_limit(e: Evidence) -> Answer:
         return Absent(f"micro-batches are full ({cap}) and requests wait: see requests-wait")
     places = f"{e.slots} micro-batches of {cap}: {e.slots * cap} places"
     evidence = [
-        f"{places}, and at most {_number(e.capacity)} requests at once",
+        f"{places}, and at most {_number(e.computed.capacity)} requests at once",
         f"about {_number(e.running)} run, {e.waiting or 0} wait",
         *map(_speed, e.twins()),
     ]
@@ -112,12 +109,9 @@ def cap_is_no_limit(e: Evidence) -> Answer:
         size = profile.pipeline.max_micro_batch_size
         return isinstance(size, int) and size > cap and profile.loop_size == e.slots
 
-    measure = try_profile(e, e.other_profile(roomy), f"[pipeline] max_micro_batch_size above {cap}")
-    return Present(
-        f"a micro-batch is full with {cap}, and no request waits for a place",
-        tuple(evidence),
-        measure=measure,
-    )
+    text = f"a micro-batch is full with {cap}, and no request waits for a place"
+    measure = try_profile(e, f"[pipeline] max_micro_batch_size above {cap}", roomy)
+    return Present(text, tuple(evidence), measure=measure)
 
 
 def _speed(release: Release) -> str:
@@ -136,18 +130,14 @@ def nothing_in_flight(e: Evidence) -> Answer:
     if e.depth:
         return Absent(f"{e.depth} micro-batches in flight beyond {e.pp} stages")
     evidence = [f"pp_size {e.pp}, pp_async_batch_depth 0: {e.slots} micro-batches in turn"]
-    if e.sampled and e.busy and (use := e.sampled.mean(lambda gpu: gpu.utilization)):
-        low, high = min(use.values()), max(use.values())
-        evidence.append(f"GPU utilisation {low:.0f} to {high:.0f} % while requests run")
+    if e.busy and (use := e.sampled.mean(lambda gpu: gpu.utilization)):
+        evidence.append(f"GPU utilisation {span(use)} % while requests run")
 
-    def in_flight(profile: Profile) -> bool:
-        return bool(
-            profile.parallelism.pp == e.pp > 1
-            and profile.pipeline.async_batch_depth
-            and profile.cuda_graph.enabled
-        )
+    def in_flight(profile: Profile) -> object:
+        deep = profile.parallelism.pp == e.pp and profile.pipeline.async_batch_depth
+        return deep and profile.cuda_graph.enabled
 
-    measure = try_profile(e, e.other_profile(in_flight), f"[pipeline] async_batch_depth = {e.pp}")
+    measure = try_profile(e, f"[pipeline] async_batch_depth = {e.pp}", in_flight)
     return Present(f"{e.pp} stages and an async depth of 0", tuple(evidence), measure=measure)
 
 
@@ -171,7 +161,7 @@ def kv_full(e: Evidence) -> Answer:
     usages = [usage for usage in (e.batches.usage, *(load.usage for load in e.loads)) if usage is not None]
     if not usages:
         return Unclear("neither /v1/loads nor the log shows the usage")
-    tokens = f" of {e.computed.kv_tokens:,} tokens" if e.computed and e.computed.kv_tokens else ""
+    tokens = f" of {e.computed.kv_tokens:,} tokens" if e.computed.kv_tokens else ""
     return present_if(max(usages) >= FULL, f"at most {100 * max(usages):.0f} %{tokens}")
 
 
@@ -202,5 +192,7 @@ def _number(count: int | None) -> str:
     return "an unknown number" if count is None else str(count)
 
 
-def _listed(counts: Iterable[int]) -> str:
-    return ", ".join(map(str, counts))
+def _answers(what: str, counts: list[int]) -> list[str]:
+    """Return in words what /v1/loads answered, if it did."""
+    one = " (of the micro-batch in turn)" if what == "running" else ""
+    return [f"/v1/loads, {len(counts)} times: {what} {', '.join(map(str, counts))}{one}"] if counts else []

@@ -67,9 +67,8 @@ def change_under_way(e: Evidence) -> Answer:
     if lease is None:
         return Absent("nobody holds the host's lease")
     change = e.changing or f"the service {lease.service} is being changed by {lease.owner}"
-    return Present(
-        change, (f"{lease.owner} has held the lease for {max(0.0, e.now - lease.acquired):.0f} s",)
-    )
+    held = max(0.0, e.now - lease.acquired)
+    return Present(change, (f"{lease.owner} has held the lease for {held:.0f} s",))
 
 
 @THEME.symptom("health-slow", limit=SLOW_HEALTH)
@@ -163,6 +162,6 @@ def _is_error(line: str) -> bool:
 
 def _most_frequent(lines: list[str]) -> tuple[str, ...]:
     """Return the most frequent lines, with how often each came; lines that differ in numbers alone count as one."""
-    examples = {_DIGITS.sub("#", _STAMP.sub("", line)): line for line in lines}
-    kinds = Counter(_DIGITS.sub("#", _STAMP.sub("", line)) for line in lines)
-    return tuple(f"{count} x {examples[kind][:300]}" for kind, count in kinds.most_common(3))
+    kinds = [_DIGITS.sub("#", _STAMP.sub("", line)) for line in lines]
+    examples = dict(zip(kinds, lines, strict=True))
+    return tuple(f"{count} x {examples[kind][:300]}" for kind, count in Counter(kinds).most_common(3))

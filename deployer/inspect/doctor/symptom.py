@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from deployer.config.profile import Profile
 from deployer.inspect.doctor.evidence import Evidence
 from deployer.resources import knowledge
 from deployer.sglang.rules.base import Severity
@@ -49,6 +50,11 @@ def present_if(present: bool, text: str, *evidence: str) -> Answer:
     return Present(text, evidence or (text,)) if present else Absent(text)
 
 
+def span(by_gpu: Mapping[int, float]) -> str:
+    """Return the lowest and the highest value in words."""
+    return f"{min(by_gpu.values()):.0f} to {max(by_gpu.values()):.0f}"
+
+
 @dataclass(frozen=True)
 class Symptom:
     """One thing to look for. ``trips`` says when it is present; ``next`` is a hypothesis, ``measure`` tests it."""
@@ -82,7 +88,8 @@ class Theme:
         return register
 
 
-def try_profile(e: Evidence, name: str | None, change: str) -> str:
-    """Return the command that measures a change: with a profile that has it, or with one still to be written."""
+def try_profile(e: Evidence, change: str, fits: Callable[[Profile], object] = lambda _: False) -> str:
+    """Return the command that measures a change: with a profile that ``fits``, or with one still to be written."""
+    name = e.other_profile(fits)
     command = "deployer apply {0}; deployer compare {{live}} {0}".format(name or "PROFILE")
     return command if name else f"write a profile PROFILE that extends {e.profile}, with {change}; {command}"

@@ -17,7 +17,7 @@ from deployer.errors import AgentError, ChannelLost
 from deployer.host.beside import Beside
 from deployer.inspect.doctor.checkup import SYMPTOMS, Checkup, examine
 from deployer.inspect.doctor.collect import watched_for
-from deployer.inspect.doctor.evidence import Evidence
+from deployer.inspect.doctor.evidence import NOT_SAMPLED, Evidence
 from deployer.inspect.doctor.symptom import KNOWLEDGE, Present
 from deployer.records.effect import ArgumentInEffect
 from deployer.records.events import LogLine
@@ -322,7 +322,7 @@ def nothing() -> Evidence:
         loads=(),
         metrics=None,
         lines=(),
-        sampled=None,
+        sampled=NOT_SAMPLED,
         observed=replace(holders(), gpus=None, gpu_processes=()),
     )
 
