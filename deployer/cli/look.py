@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deployer.cli.app import App
+from deployer.cli.app import App, load_in_background
 from deployer.cli.options import Seconds, common_options, pass_app
 from deployer.cli.output import Unbreakable, print_json
 from deployer.errors import UsageError
@@ -16,9 +16,6 @@ from deployer.errors import UsageError
 if TYPE_CHECKING:
     from deployer.deploy.session import Session
     from deployer.inspect.status import StatusReport
-
-#: Imported while `status` connects.
-STATUS_MODULES = ("deployer.inspect.status", "deployer.report.service_view", "deployer.cli.console")
 
 
 @click.command()
@@ -52,9 +49,10 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
         raise UsageError(
             "--watch redraws a terminal and cannot be one JSON document", remedy="leave out one of the two"
         )
-    with app.session("status", meanwhile=STATUS_MODULES) as session:
+    with app.session("status", meanwhile=["deployer.inspect.status"]) as session:
         from deployer.inspect.status import status as current_status
 
+        load_in_background(["deployer.report.service_view", "deployer.cli.console"])  # /health takes a second
         report = current_status(session)
         if watch:
             report = keep_watching(app, session, report, interval)
