@@ -114,10 +114,14 @@ def journal_lines(entry: Json) -> Iterator[Json]:
 
 
 def journal_argv(unit: str, options: List[str], invocation: str = "", kernel: bool = False) -> List[str]:
-    """How to ask journalctl for what a unit logged and what systemd logged about it."""
-    matches = ["_SYSTEMD_UNIT=" + unit, "+", "UNIT=" + unit, "_PID=1"]
+    """How to ask journalctl for what a unit logged and what systemd logged about it.
+
+    systemd's words come from its process 1, and from the child that is to become the server: a child that ends at once
+    (no such program) is gone before journald can look up its unit, so it is known by the field that only root can set.
+    """
+    matches = ["_SYSTEMD_UNIT=" + unit, "+", "UNIT=" + unit, "_UID=0"]
     if invocation:
-        matches = ["_SYSTEMD_INVOCATION_ID=" + invocation, "+", "INVOCATION_ID=" + invocation, "_PID=1"]
+        matches = ["_SYSTEMD_INVOCATION_ID=" + invocation, "+", "INVOCATION_ID=" + invocation, "_UID=0"]
     if kernel:
         matches = ["_TRANSPORT=kernel"]
     return ["journalctl", "-q", "-o", "json", "--all"] + options + matches

@@ -63,8 +63,8 @@ def test_bytes_of_a_message_never_raise(data: bytes) -> None:
 
 def test_the_journal_is_asked_for_the_unit_one_start_or_the_kernel() -> None:
     head = ["journalctl", "-q", "-o", "json", "--all", "--lines=1"]
-    assert journal_argv("u", ["--lines=1"]) == [*head, "_SYSTEMD_UNIT=u", "+", "UNIT=u", "_PID=1"]
-    one = ["_SYSTEMD_INVOCATION_ID=i", "+", "INVOCATION_ID=i", "_PID=1"]
+    assert journal_argv("u", ["--lines=1"]) == [*head, "_SYSTEMD_UNIT=u", "+", "UNIT=u", "_UID=0"]
+    one = ["_SYSTEMD_INVOCATION_ID=i", "+", "INVOCATION_ID=i", "_UID=0"]
     assert journal_argv("u", ["--lines=1"], "i") == [*head, *one]
     assert journal_argv("u", ["--lines=1"], "i", kernel=True) == [*head, "_TRANSPORT=kernel"]
 
