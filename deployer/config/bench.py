@@ -89,36 +89,6 @@ class BenchConfig(Model):
         return of_a_pass * (self.repeats + further)
 
 
-#: The description of a profile's key that a service has, too.
-INHERITED = "as in a service"
-
-
-class PartialBench(Model):
-    """A profile's own benchmark settings; the service's apply to the rest."""
-
-    levels: Levels | None = Field(None, description=INHERITED)
-    prompt_tokens: int | None = Field(None, ge=1, le=1_000_000, description=INHERITED)
-    output_tokens: int | None = Field(None, ge=2, le=100_000, description=INHERITED)
-    warmups: int | None = Field(None, ge=0, le=100, description=INHERITED)
-    warmup_tokens: int | None = Field(None, ge=1, le=100_000, description=INHERITED)
-    singles: int | None = Field(None, ge=0, le=100, description=INHERITED)
-    waves: int | None = Field(None, ge=1, le=100, description=INHERITED)
-    requests: int | None = Field(None, ge=1, le=100_000, description=INHERITED)
-    requests_at_least: int | None = Field(None, ge=0, le=100_000, description=INHERITED)
-    repeats: int | None = Field(None, ge=1, le=20, description=INHERITED)
-    discard: bool | None = Field(None, description=INHERITED)
-    budget: float | None = Field(None, ge=1, le=86_400, description=INHERITED)
-    shared_prefix: int | None = Field(None, ge=0, le=1_000_000, description=INHERITED)
-    sanity: Literal["report", "gate"] | None = Field(None, description=INHERITED)
-    request_timeout: float | None = Field(None, gt=0, le=86_400, description=INHERITED)
-    place: Literal["auto", "host", "operator"] | None = Field(None, description=INHERITED)
-    seed: int | None = Field(None, ge=0, le=2**31 - 1, description=INHERITED)
-
-    def over(self, base: BenchConfig) -> BenchConfig:
-        """Return the service's benchmark with this profile's settings on top."""
-        return base.model_copy(update=self.model_dump(exclude_none=True))
-
-
 #: Figures a threshold can be set on: one without a level, and those of a level (``aggregate_tok_s@32``), of which
 #: rates are lower bounds in tokens a second and times upper bounds in seconds. p99 is reported and never gates: it
 #: varies by 17 % between equal runs.
@@ -187,17 +157,3 @@ class RelativeGate(Model):
         description="if the benchmark cannot tell: go back to the live release, promote all the same, or ask at the "
         "terminal (without one: refuse)",
     )
-
-
-class PartialRelativeGate(Model):
-    """A profile's own comparison settings; the service's apply to the rest."""
-
-    baseline: Literal["profile", "live", "none"] | None = Field(None, description=INHERITED)
-    starts: int | None = Field(None, ge=1, le=20, description=INHERITED)
-    max_loss: float | None = Field(None, gt=0, le=0.45, description=INHERITED)
-    max_level_loss: float | None = Field(None, gt=0, le=0.9, description=INHERITED)
-    inconclusive: Literal["refuse", "promote", "ask"] | None = Field(None, description=INHERITED)
-
-    def over(self, base: RelativeGate) -> RelativeGate:
-        """Return the service's comparison with this profile's settings on top."""
-        return base.model_copy(update=self.model_dump(exclude_none=True))

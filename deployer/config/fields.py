@@ -119,18 +119,15 @@ def _gpus(gpus: list[int]) -> list[int]:
     return gpus
 
 
-def _host_key(value: str) -> str:
-    if not re.fullmatch(
-        r"SHA256:[A-Za-z0-9+/]{43}=?|(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}( .*)?", value
-    ):
-        raise ValueError('expected "ssh-ed25519 AAAA..." or "SHA256:..." as ssh-keygen -l prints it')
-    return value
+def matching(pattern: str, expected: str, *, repeat: bool = True) -> AfterValidator:
+    """Return the validator that a text matches; with ``repeat`` its message repeats the value."""
 
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError((f"found {shown(value)}, " if repeat else "") + f"expected {expected}")
+        return value
 
-def _account(value: str) -> str:
-    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}|[0-9]{1,10}", value):
-        raise ValueError(f"found {shown(value)}, expected an account's name or number")
-    return value
+    return AfterValidator(check)
 
 
 def _stall(stall: dict[str, float]) -> dict[str, float]:
@@ -149,11 +146,18 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterVal
 HostPath = Annotated[Text, AfterValidator(_host_path)]
 Gpus = Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_length=1), AfterValidator(_gpus)]
 Environment = Annotated[dict[str, TextOrSecret], AfterValidator(check_environment)]
-HostKey = Annotated[Text, AfterValidator(_host_key)]
+HostKey = Annotated[
+    Text,
+    matching(
+        r"SHA256:[A-Za-z0-9+/]{43}=?|(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}( .*)?",
+        '"ssh-ed25519 AAAA..." or "SHA256:..." as ssh-keygen -l prints it',
+        repeat=False,
+    ),
+]
 HostName = Annotated[Text, BeforeValidator(_one_host)]
 Address = Annotated[str, AfterValidator(_address)]
 Url = Annotated[Text, AfterValidator(_url)]
-Account = Annotated[str, AfterValidator(_account)]
+Account = Annotated[str, matching(r"[a-z_][a-z0-9_-]{0,30}|[0-9]{1,10}", "an account's name or number")]
 StallSeconds = Annotated[dict[str, float], AfterValidator(_stall)]
 Seconds = Annotated[float, Field(gt=0, le=604_800)]
 
@@ -172,7 +176,3 @@ class Limits(Model):
     context_length: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
         None, description="longest context, in tokens"
     )
-
-    def over(self, base: Limits) -> Limits:
-        """Return these limits, completed by those of ``base``."""
-        return base.model_copy(update=self.model_dump(exclude_none=True))

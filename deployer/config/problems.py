@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Self, Union
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -31,6 +31,10 @@ class Model(BaseModel):
         hide_input_in_errors=True,
         defer_build=True,  # a command builds the models that it uses
     )
+
+    def over(self, base: Self) -> Self:
+        """Return ``base`` with the values on top that were given here."""
+        return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
 
 class KeyProblems(ValueError):
@@ -60,11 +64,7 @@ def complain(source: Path | str, problems: Sequence[Problem], *, remedy: str | N
         message = f"{name}: {unique[0]}"
     else:
         message = f"{name}: {len(unique)} problems\n" + "\n".join(f"  {line}" for line in unique)
-    return ConfigError(
-        message,
-        remedy=remedy or f"correct {name}",
-        detail={"file": name, "problems": unique},
-    )
+    return ConfigError(message, remedy=remedy or f"correct {name}", detail={"file": name, "problems": unique})
 
 
 def read_text(path: Path, what: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError
 
-from deployer.config.bench import BenchConfig, Gate, PartialBench, PartialRelativeGate, RelativeGate
-from deployer.config.fields import NAME, NAME_RULE, Count, Limits, Text, check_environment
+from deployer.config.bench import BenchConfig, Gate, RelativeGate
+from deployer.config.fields import NAME, NAME_RULE, Count, Limits, Text, check_environment, matching
 from deployer.config.files import searched
 from deployer.config.inventory import ServiceConfig
 from deployer.config.problems import Model, Problem, complain, load_toml, merge_tables, problems_of
@@ -21,24 +20,6 @@ from deployer.resources import shipped
 Size = Annotated[int, Field(ge=1, le=1024)]
 
 
-def _word(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", value):
-        raise ValueError(
-            f"found {shown(value)}, expected a word of letters, digits, _, . and - (100 at most) that does not "
-            "begin with . or -"
-        )
-    return value
-
-
-def _argument_name(value: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,99}", value):
-        raise ValueError(
-            f"found {shown(value)}, expected the name of an argument as /server_info shows it, such as "
-            "chunked_prefill_size"
-        )
-    return value
-
-
 def _once(values: list[str]) -> list[str]:
     twice = sorted({value for value in values if values.count(value) > 1})
     if twice:
@@ -46,7 +27,20 @@ def _once(values: list[str]) -> list[str]:
     return values
 
 
-Word = Annotated[str, AfterValidator(_word)]
+Word = Annotated[
+    str,
+    matching(
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}",
+        "a word of letters, digits, _, . and - (100 at most) that does not begin with . or -",
+    ),
+]
+ArgumentName = Annotated[
+    str,
+    matching(
+        r"[a-z][a-z0-9_]{0,99}",
+        "the name of an argument as /server_info shows it, such as chunked_prefill_size",
+    ),
+]
 #: A number, or "auto".
 MicroBatch = Annotated[
     Annotated[Count, Tag("<number>")] | Annotated[Literal["auto"], Tag("<word>")],
@@ -108,9 +102,6 @@ class Moe(Model):
     runner_backend: Word | None = Field(None, description="backend of the expert kernels")
 
 
-ArgumentName = Annotated[str, AfterValidator(_argument_name)]
-
-
 class Verify(Model):
     """What the running server is compared with."""
 
@@ -138,12 +129,11 @@ class Profile(Model):
     quantization: Word | None = Field(None, description="quantization method; default: the checkpoint's")
     verify: Verify = Field(Verify(), description="what the running server is compared with")
     gate: Gate = Field({}, description="thresholds of the smoke benchmark")
-    relative_gate: PartialRelativeGate = Field(
-        PartialRelativeGate(),
-        description="comparison with earlier proven starts, if it differs from the service's",
+    relative_gate: RelativeGate = Field(
+        RelativeGate(), description="comparison with earlier proven starts, if it differs from the service's"
     )
-    bench: PartialBench = Field(
-        PartialBench(), description="the smoke benchmark, if it differs from the service's"
+    bench: BenchConfig = Field(
+        BenchConfig(), description="the smoke benchmark, if it differs from the service's"
     )
     extra_args: dict[str, Any] = Field({}, description="more SGLang flags, checked against the version's own")
     environment: Annotated[dict[str, str], AfterValidator(check_environment)] = Field(
@@ -222,15 +212,12 @@ def load_profile(name: str, folders: Sequence[Path]) -> Profile:
     while True:
         place = _find(current, folders, later)
         if place is None and chain and chain[-1][0] == current:
-            text = f"profiles extend each other in a circle: {current} -> {current} (no other folder has one)"
-            raise complain(chain[-1][1], [Problem(("extends",), text)])
+            raise _circle(chain[-1][1], f"{current} -> {current} (no other folder has one)")
         if place is None:
             raise _no_such(current, folders, child)
         index, path = place
         if any(path == seen for _, seen, _ in chain):
-            circle = " -> ".join([*(link for link, _, _ in chain), current])
-            text = f"profiles extend each other in a circle: {circle}"
-            raise complain(chain[-1][1], [Problem(("extends",), text)])
+            raise _circle(chain[-1][1], " -> ".join([*(link for link, _, _ in chain), current]))
         raw = load_toml(path, "the profile")
         _check(raw, current, path)
         chain.append((current, path, raw))
@@ -248,6 +235,10 @@ def load_profile(name: str, folders: Sequence[Path]) -> Profile:
         return Profile.model_validate({**merged, "name": name, "chain": [link for link, _, _ in chain]})
     except ValidationError as error:
         raise complain(chain[0][1], problems_of(error, Profile)) from None
+
+
+def _circle(path: Path, names: str) -> ConfigError:
+    return complain(path, [Problem(("extends",), f"profiles extend each other in a circle: {names}")])
 
 
 def _find(name: str, folders: Sequence[Path], later: int) -> tuple[int, Path] | None:

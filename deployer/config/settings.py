@@ -17,13 +17,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from deployer.config.problems import (
-    Problem,
-    complain,
-    load_toml,
-    problems_of,
-    read_text,
-)
+from deployer.config.problems import Problem, complain, load_toml, problems_of, read_text
 from deployer.config.secrets import LocalPath
 from deployer.config.wording import printable, shown, unknown
 

@@ -27,7 +27,7 @@ def describe_host_event(event: StopEvent) -> str:
     if event.stage == "draining":
         return f"draining: {event.inflight} requests in flight"
     if event.stage == "stopping":
-        return "asked it to stop (SIGTERM)"
+        return "stopping it (SIGTERM)"
     if event.stage == "killing":
         return "it did not stop in time; killing it (SIGKILL)"
     holders = []

@@ -17,13 +17,13 @@ _USAGE = re.compile(r"^usage: |^ {12,}[\[{-]")
 
 
 def log_tail(lines: Iterable[str]) -> list[str]:
-    """The end of a log as it is shown and kept with a failure."""
+    """Return the end of a log as it is shown and kept with a failure."""
     return [line for line in lines if not _USAGE.match(line)][-TAIL_LINES:]
 
 
 def explain(
     proof: str,
-    found: Cause,
+    classified: Cause,
     detail: Mapping[str, Any],
     state: LaunchState,
     *,
@@ -37,7 +37,7 @@ def explain(
     ``deadline`` or ``generation``; ``detail`` is what the host reported with it. A stall and a passed deadline always
     name the phase and the last line.
     """
-    signature, cause, remedy = found.signature, found.cause, found.remedy
+    signature, cause, remedy = classified.signature, classified.cause, classified.remedy
     words = _words(proof, detail, state, port, deadline)
     if words and (signature == UNKNOWN or proof in ("not-ours", "deadline")):
         signature, cause, remedy = words
@@ -48,11 +48,11 @@ def explain(
     return Failure(
         proof=proof,
         signature=signature,
-        phase=(found.phase if proof in ("unit", "fatal-line") else None) or state.phase,
+        phase=(classified.phase if proof in ("unit", "fatal-line") else None) or state.phase,
         cause=cause,
         remedy=remedy,
-        evidence=found.evidence,
-        reference=found.reference if signature == found.signature else None,
+        evidence=classified.evidence,
+        reference=classified.reference if signature == classified.signature else None,
         log_tail=tuple(log_tail),
     )
 
@@ -60,40 +60,37 @@ def explain(
 def _words(
     proof: str, detail: Mapping[str, Any], state: LaunchState, port: int, deadline: float
 ) -> tuple[str, str, str] | None:
-    """Signature, cause and remedy of the proofs that speak for themselves."""
-    if proof == "not-ours":
-        return (
+    """Return signature, cause and remedy of the proofs that speak for themselves."""
+    where = _where(state)
+    return {
+        "not-ours": (
             "port_not_ours",
             f"port {port} is answered by {_stranger(detail)}, which does not belong to the unit",
             f"find it (`ss -ltnp 'sport = :{port}'`) and stop it, or choose another port",
-        )
-    if proof == "deadline":
-        return (
+        ),
+        "deadline": (
             "deadline",
-            f"not ready within {deadline:g} s: {_where(state)}",
+            f"not ready within {deadline:g} s: {where}",
             "raise deadlines.start if the model is only large; else read the log",
-        )
-    if proof == "generation":
-        return (
+        ),
+        "generation": (
             "generation_failed",
             f"/health answers 200, but a generation of our own does not work: {detail.get('answer')}",
             "read the log for what the request met",
-        )
-    if proof == "restart":
-        return (
+        ),
+        "restart": (
             "restarted",
-            f"systemd started the server again, so its first start had failed: {_where(state)}",
+            f"systemd started the server again, so its first start had failed: {where}",
             "read the log of the first start",
-        )
-    if proof == "vanished":
-        return ("vanished", f"the unit is gone: {_where(state)}", "see systemd's journal for who removed it")
-    return None
+        ),
+        "vanished": ("vanished", f"the unit is gone: {where}", "see systemd's journal for who removed it"),
+    }.get(proof)
 
 
 def _stranger(detail: Mapping[str, Any]) -> str:
-    known = [f"{name} {detail[name]}" for name in ("pid", "unit") if detail.get(name)]
+    marks = [f"{name} {detail[name]}" for name in ("pid", "unit") if detail.get(name)]
     comm = detail.get("comm") or "a process"
-    return f"{comm} ({', '.join(known)})" if known else str(comm)
+    return f"{comm} ({', '.join(marks)})" if marks else str(comm)
 
 
 def _where(state: LaunchState) -> str:
@@ -103,13 +100,6 @@ def _where(state: LaunchState) -> str:
 
 
 def _unit(detail: Mapping[str, Any]) -> str:
-    shown = {
-        name: detail[name]
-        for name in ("result", "exec_code", "exec_status")
-        if detail.get(name) not in (None, "")
-    }
-    return (
-        "systemd says " + ", ".join(f"{name} {value}" for name, value in shown.items())
-        if shown
-        else "unit failed"
-    )
+    names = ("result", "exec_code", "exec_status")
+    shown = [f"{name} {detail[name]}" for name in names if detail.get(name) not in (None, "")]
+    return f"systemd says {', '.join(shown)}" if shown else "unit failed"

@@ -30,24 +30,25 @@ def grouped_arguments(argv: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def argument_changes(before: Sequence[str], after: Sequence[str]) -> list[Change]:
-    """Argument by argument, in the new order, then what went away."""
+    """Return what differs argument by argument, in the new order, then what went away."""
     old, new = _by_flag(before), _by_flag(after)
-    changes = [
-        Change("argument", flag or "command", old.get(flag), value)
-        for flag, value in new.items()
-        if old.get(flag) != value
+    return [
+        Change("argument", flag or "command", old.get(flag), new.get(flag))
+        for flag in {**new, **old}
+        if old.get(flag) != new.get(flag)
     ]
-    changes += [
-        Change("argument", flag or "command", value, None) for flag, value in old.items() if flag not in new
-    ]
-    return changes
 
 
 def _by_flag(argv: Sequence[str]) -> dict[str, str]:
-    result: dict[str, str] = {}
-    for flag, value in grouped_arguments(argv):
-        result[flag] = f"{result[flag]} | {value}" if flag in result else value
-    return result
+    return _joined(grouped_arguments(argv))
+
+
+def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the values by name; those of a repeated name are joined by `` | ``."""
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        values[name] = f"{values[name]} | {value}" if name in values else value
+    return values
 
 
 def mapping_changes(kind: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
@@ -88,26 +89,22 @@ def unit_only_changes(before: str | None, after: str, shown: Iterable[Change]) -
     """
     if before is None:
         return []
-    known = {change.name for change in shown if change.kind == "unit"}
-    known |= {"ExecStart", "Environment", "EnvironmentFile", "Description"}
+    left_out = {change.name for change in shown if change.kind == "unit"}
+    left_out |= {"ExecStart", "Environment", "EnvironmentFile", "Description"}
     old, new = _by_key(before), _by_key(after)
     return [
         Change("unit", key, old.get(key), new.get(key), restart=False)
         for key in dict.fromkeys([*new, *old])
-        if key not in known and old.get(key) != new.get(key)
+        if key not in left_out and old.get(key) != new.get(key)
     ]
 
 
 def _by_key(unit: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for section, key, value in entries(unit):
-        if not section.startswith("X-"):
-            found[key] = f"{found[key]} | {value}" if key in found else value
-    return found
+    return _joined((key, value) for section, key, value in entries(unit) if not section.startswith("X-"))
 
 
 def unit_diff(before: str | None, after: str, *, before_name: str, after_name: str) -> str:
-    """A unified diff of two unit texts; empty when they are the same but for the release's own name."""
+    """Return a unified diff of two unit texts; empty if they are equal."""
     import difflib
 
     lines = difflib.unified_diff(
@@ -183,15 +180,15 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Release | None
     """
     proven = {item.release: item for item in state.releases if item.was_live}
     if to is not None:
-        wanted = next((item for item in state.releases if item.number == to), None)
+        chosen = next((item for item in state.releases if item.number == to), None)
         offers = ", ".join(f"{item.number} ({item.profile})" for item in proven.values()) or "none"
-        if wanted is None:
+        if chosen is None:
             return None, f"there is no release {to}; releases that were live: {offers}"
-        if not wanted.was_live:
-            return None, f"release {to} ({wanted.profile}) was never live; releases that were live: {offers}"
-        if wanted.release == state.live_name:
-            return None, f"release {to} ({wanted.profile}) is live already"
-        return wanted, ""
+        if not chosen.was_live:
+            return None, f"release {to} ({chosen.profile}) was never live; releases that were live: {offers}"
+        if chosen.release == state.live_name:
+            return None, f"release {to} ({chosen.profile}) is live already"
+        return chosen, ""
     live = state.live_name
     if live is None:
         return None, "nothing is live"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 from deployer.bench.runner import Target, choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
@@ -115,11 +114,11 @@ def _gpus(
             f"GPU {', '.join(map(str, missing))} is not there; {present}",
             "see `nvidia-smi -L` and `dmesg | grep Xid` on the host",
         )
-    layout = _layout(release)
-    if layout is not None and layout.gpus > len(assigned):
-        message = too_few_gpus(layout.gpus, service.name, len(assigned), host.name)
+    needed, places = _layout(release)
+    if needed > len(assigned):
+        message = too_few_gpus(needed, service.name, len(assigned), host.name)
         yield Objection("too-few-gpus", message, RULES["too-few-gpus"].remedy)
-    used = taken(assigned, layout.places if layout else [])
+    used = taken(assigned, places)
     yield from _held(observed, service, state, used)
     for index in used:
         gpu = by_index.get(index)
@@ -166,17 +165,10 @@ def _bench(observed: HostState, service: ServiceConfig, release: Release | None)
         yield Objection("no-benchmark", error.message, error.remedy or "set bench.place")
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """How many GPUs a release needs, and the places of its ranks among those that it sees."""
-
-    gpus: int
-    places: list[int]
-
-
-def _layout(release: Release | None) -> _Layout | None:
+def _layout(release: Release | None) -> tuple[int, list[int]]:
+    """Return how many GPUs a release needs, and the places of its ranks among those that it sees."""
     if release is None:
-        return None
+        return 0, []
     arguments = release.requested.arguments
 
     def number(name: str, default: int = 1) -> int:
@@ -187,7 +179,7 @@ def _layout(release: Release | None) -> _Layout | None:
     places = rank_places(
         tp=tp, pp=pp, replicas=replicas, base=number("base_gpu_id", 0), step=number("gpu_id_step")
     )
-    return _Layout(tp * pp * replicas, places)
+    return tp * pp * replicas, places
 
 
 def _port(service: ServiceConfig, state: ServiceState) -> Iterator[Objection]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from deployer.deploy.estimate import estimate
@@ -39,19 +39,11 @@ def restore(
 
     ``state`` is what the candidate becomes; None for a release that was proven before and stays what it was.
     """
-    with suppress_refusals():
+    # What cannot be written down (a full disk) does not stop the way back.
+    with suppress(AgentError):
         session.client.transition_step(candidate.service, Step.RESTORE)
     keep_evidence(session, candidate, failure, state, timeline)
     return converge_and_prove(session, reporter)
-
-
-@contextmanager
-def suppress_refusals() -> Iterator[None]:
-    """Go on if something cannot be written down (a full disk); a lost lease or connection still ends the way back."""
-    try:
-        yield
-    except AgentError:
-        return
 
 
 def keep_evidence(
@@ -64,7 +56,7 @@ def keep_evidence(
         patch["invocation_id"] = transition.invocation_id  # whose log `logs` and `diagnose` read
     if state is not None:
         patch |= {"state": state, "timeline": timeline or None}
-    with suppress_refusals():
+    with suppress(AgentError):
         session.client.release_update(
             candidate.service,
             candidate.release,

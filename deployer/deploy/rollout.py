@@ -143,9 +143,12 @@ class Rollout:
         self, failure: Failure, state: str, verdict: Verdict | None = None, *, interrupted: bool = False
     ) -> Outcome:
         self.reporter.failed(failure.in_short)
-        looked = False
+        looked = lost = False
         while True:
             try:
+                if lost:
+                    self.session.reconnect(self.reporter.progress)
+                    lost = False
                 if is_promoted(self.session.state(), self.candidate.release):
                     return self._finish_late(failure, interrupted=interrupted)
                 # Once, before anything is stopped: afterwards it is we who ended the candidate.
@@ -158,15 +161,10 @@ class Rollout:
                 )
                 return self._restored(failure, state, verdict, restored, interrupted=interrupted)
             except ChannelLost:
-                try:
-                    self.session.reconnect(self.reporter.progress)
-                except KeyboardInterrupt:
-                    return self._hand_over(failure)
-                except (LeaseHeld, LeaseLost, HostError) as error:
-                    return self._lost_control(error)
+                lost = True
             except KeyboardInterrupt:
                 return self._hand_over(failure)
-            except (LeaseLost, HostError) as error:
+            except (LeaseHeld, LeaseLost, HostError) as error:
                 return self._lost_control(error)
 
     def _death(self) -> Failure | None:

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -56,35 +56,32 @@ class Health:
     ours: bool = True
 
 
+@dataclass(eq=False, repr=False)
 class Session:
-    """One service on one connected host. Opens on entry; on exit gives the lease back and closes."""
+    """One service on one connected host. Opens on entry; on exit gives the lease back and closes.
 
-    def __init__(
-        self,
-        service: ServiceConfig,
-        host_config: HostConfig,
-        connect: Connector,
-        *,
-        command: str,
-        templates: Sequence[Path] | None = None,
-        learned: Path | None = None,
-    ) -> None:
-        self.service = service
-        self.host_config = host_config
-        self.command = command
+    ``command`` is the reason that others see who wait for the lease.
+    """
+
+    service: ServiceConfig
+    host_config: HostConfig
+    connect: Connector
+    _: KW_ONLY
+    command: str
+    templates: Sequence[Path] | None = None
+    learned: Path | None = None
+
+    def __post_init__(self) -> None:
         #: Whether anything on the host may have been changed by now.
         self.changing = False
-        self.templates = templates
-        self.learned = learned
-        self._connect = connect
+        self.client: HostClient = None  # type: ignore[assignment]  # set by open(), before anything else is called
         self._heartbeat: Heartbeat | None = None
         self._grant: LeaseGrant | None = None
-        self.client: HostClient = None  # type: ignore[assignment]  # set by open(), before anything else is called
         self._api_keys: dict[str, str | None] = {}
 
     def open(self) -> Self:
         """Connect. Raise HostError if that fails."""
-        self.client = HostClient(self._connect(self.host_config))
+        self.client = HostClient(self.connect(self.host_config))
         return self
 
     def __enter__(self) -> Self:

@@ -18,13 +18,7 @@ from deployer.records.endpoint import Endpoint, serves
 from deployer.records.release import Release
 from deployer.sglang.flags.versions import defaults
 from deployer.sglang.server.effect import computed
-from deployer.sglang.server.info import (
-    aliases,
-    compare,
-    defaulted,
-    effective_arguments,
-    redact,
-)
+from deployer.sglang.server.info import aliases, compare, defaulted, effective_arguments, redact
 
 if TYPE_CHECKING:
     import httpx
@@ -291,10 +285,10 @@ def _model_names(body: str) -> set[str] | None:
 
 def _json(body: str) -> Any:
     try:
-        found = json.loads(body)
+        data = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return found if _shallow(found) else None
+    return data if _shallow(data) else None
 
 
 def _shallow(value: Any) -> bool:

@@ -39,19 +39,15 @@ class Pipe(Protocol):
 
     def send(self, data: bytes) -> None:
         """Write all of it. Raise OSError if that is no longer possible."""
-        ...
 
     def recv(self) -> bytes:
         """Wait for bytes and return them; none at the end."""
-        ...
 
     def close(self) -> None:
         """End both directions. It never raises and may be called again."""
-        ...
 
     def ending(self, wait: float = 0.0) -> tuple[int | None, str]:
         """Return the exit status (None: unknown) and the end of stderr, after at most ``wait`` seconds."""
-        ...
 
 
 def begin_agent(pipe: Pipe, name: str, *, python: str, timeout: float) -> bytes:
@@ -152,7 +148,7 @@ class ChannelHost:
                         f"{self._name}: no answer to {op} within {timeout:g} s", detail={"timeout": timeout}
                     )
                 if message is None:
-                    raise self._channel_lost()
+                    raise self.lost_error()
                 if "event" not in message:
                     return result_of(message)
         finally:
@@ -183,15 +179,12 @@ class ChannelHost:
     def forget(self, call_id: int) -> None:
         self._waiting.pop(call_id, None)
 
-    def lost_error(self) -> ChannelLost:
-        return self._channel_lost()
-
     def _request(self, op: str, args: Json | None) -> tuple[int, queue.SimpleQueue[Json | None]]:
         call_id, answers = next(self._ids), queue.SimpleQueue[Json | None]()
         self._waiting[call_id] = answers
         if self._lost is not None:
             self._waiting.pop(call_id, None)
-            raise self._channel_lost()
+            raise self.lost_error()
         try:
             self._send({"id": call_id, "op": op, "args": args or {}})
         except ChannelLost:
@@ -232,7 +225,8 @@ class ChannelHost:
         for answers in list(self._waiting.values()):
             answers.put(None)
 
-    def _channel_lost(self) -> ChannelLost:
+    def lost_error(self) -> ChannelLost:
+        """Return why nothing can be sent or received any more."""
         if self._closed:
             return ChannelLost(f"{self._name}: the connection was closed")
         stderr = self._pipe.ending()[1].strip()

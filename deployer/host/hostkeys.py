@@ -16,8 +16,11 @@ from deployer.errors import ConfigError, HostKeyRejected
 
 def fingerprint(key: Any) -> str:
     """Return the key's fingerprint as ``ssh-keygen -l`` prints it."""
-    digest = hashlib.sha256(key.asbytes()).digest()
-    return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
+    return _sha256(key.asbytes())
+
+
+def _sha256(data: bytes) -> str:
+    return "SHA256:" + base64.b64encode(hashlib.sha256(data).digest()).decode("ascii").rstrip("=")
 
 
 def known_hosts_files(config: HostConfig, ssh_config: dict[str, Any]) -> list[Path]:
@@ -79,10 +82,9 @@ def pinned_fingerprint(pinned: str) -> str:
     if pinned.startswith("SHA256:"):
         return pinned
     try:
-        data = base64.b64decode(pinned.split()[1])
+        return _sha256(base64.b64decode(pinned.split()[1]))
     except (IndexError, ValueError) as error:
         raise ConfigError(f'host_key = "{pinned}" is neither a key line nor a SHA256: fingerprint') from error
-    return "SHA256:" + base64.b64encode(hashlib.sha256(data).digest()).decode("ascii").rstrip("=")
 
 
 def changed_key(hostname: str, offered: str, known: str, where: str) -> HostKeyRejected:

@@ -22,16 +22,13 @@ class Stream(Protocol):
         Raise StopIteration if the operation has ended (``result`` then holds its answer), AgentError if it ended with
         an error, ChannelLost if the connection broke.
         """
-        ...
 
     @property
     def result(self) -> Json:
         """What the operation answered at its end. Raise RuntimeError before that."""
-        ...
 
     def cancel(self) -> None:
         """Tell the host to stop, and return at once; events already under way are dropped."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -46,7 +43,6 @@ class Host(Protocol):
     @property
     def name(self) -> str:
         """The host's name in the inventory."""
-        ...
 
     def call(self, op: str, args: Json | None = None, *, timeout: float = 30.0) -> Json:
         """Run one operation and return its answer.
@@ -54,12 +50,9 @@ class Host(Protocol):
         Raise AgentError if the host refused or failed, ChannelLost if the connection broke or nothing came for
         ``timeout`` seconds.
         """
-        ...
 
     def stream(self, op: str, args: Json | None = None) -> Stream:
         """Start an operation that reports events."""
-        ...
 
     def close(self, *, bye: bool = True) -> None:
         """End the connection: with ``bye`` a held lease is given back, without it the host sees an abandoned one."""
-        ...

@@ -36,10 +36,7 @@ def translated(error: AgentError, host: str) -> DeployerError:
     if disk_is_full(error.code, error.detail):
         where = f" of {error.detail['path']}" if error.detail.get("path") else ""
         return AgentError(
-            error.code,
-            f"{host}: the disk{where} is full: {error.message}",
-            remedy=FULL,
-            detail=error.detail,
+            error.code, f"{host}: the disk{where} is full: {error.message}", remedy=FULL, detail=error.detail
         )
     return error
 

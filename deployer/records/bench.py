@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from deployer.records.codec import Record, sparse
+from deployer.records.codec import Tolerant, sparse
 from deployer.records.failure import PhaseTime
 from deployer.records.release import ModelRef
 
@@ -20,12 +19,7 @@ UNFINISHED = ("cut", "stalled")
 
 
 @dataclass(frozen=True, slots=True)
-class _Tolerant(Record):
-    tolerant: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles(_Tolerant):
+class Quantiles(Tolerant):
     """A distribution. What the number of samples does not support is None."""
 
     mean: float | None = None
@@ -36,7 +30,7 @@ class Quantiles(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Spread(_Tolerant):
+class Spread(Tolerant):
     """The mean and the ends of some samples."""
 
     mean: float = 0.0
@@ -45,7 +39,7 @@ class Spread(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample(_Tolerant):
+class Sample(Tolerant):
     """One request; times in seconds. ``repeat`` is the number of its pass (None outside a level)."""
 
     repeat: int | None = sparse("pass", default=None)
@@ -64,7 +58,7 @@ class Sample(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Client(_Tolerant):
+class Client(Tolerant):
     """How busy the load client itself was."""
 
     cpu: float | None = None
@@ -76,7 +70,7 @@ class Client(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(_Tolerant):
+class Counted(Tolerant):
     """Requests that were sent: ``completed`` and the numbers in ``failed`` are ``requests``."""
 
     requests: int = 0
@@ -142,7 +136,7 @@ class Pass(Counted):
 
 
 @dataclass(frozen=True, slots=True)
-class Slots(_Tolerant):
+class Slots(Tolerant):
     """Micro-batches at work (None if too few log lines show it), of how many, and the sizes of decode batches."""
 
     seen: int | None = None
@@ -151,7 +145,7 @@ class Slots(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class GpuUse(_Tolerant):
+class GpuUse(Tolerant):
     """One GPU during a level. Memory in bytes."""
 
     index: int = 0
@@ -164,7 +158,7 @@ class GpuUse(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerUse(_Tolerant):
+class ServerUse(Tolerant):
     """What the server did while a level was measured, and a sentence of it."""
 
     running: Spread | None = None
@@ -208,7 +202,7 @@ class Level(Stage):
 
 
 @dataclass(frozen=True, slots=True)
-class SanityCheck(_Tolerant):
+class SanityCheck(Tolerant):
     """One check of the output. ``ok`` is None if it could not be made."""
 
     name: str | None = None
@@ -217,7 +211,7 @@ class SanityCheck(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class FixedPrompt(_Tolerant):
+class FixedPrompt(Tolerant):
     """The fixed prompt and the first answer to it."""
 
     prompt: str | None = None
@@ -227,7 +221,7 @@ class FixedPrompt(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Sanity(_Tolerant):
+class Sanity(Tolerant):
     """Whether the output is sane: False if a check failed, None if none could be made."""
 
     ok: bool | None = None
@@ -236,7 +230,7 @@ class Sanity(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignTraffic(_Tolerant):
+class ForeignTraffic(Tolerant):
     """Whether somebody else used the server (None: unknown), and what shows it."""
 
     value: bool | None = None
@@ -244,7 +238,7 @@ class ForeignTraffic(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Budget(_Tolerant):
+class Budget(Tolerant):
     """The time of a run in seconds, and what it cut or left out, in words."""
 
     seconds: float | None = None
@@ -253,7 +247,7 @@ class Budget(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment(_Tolerant):
+class Moment(Tolerant):
     """One step of ``over_time``, ``t_s`` seconds after the run began."""
 
     t_s: float | None = None
@@ -265,7 +259,7 @@ class Moment(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class ClientFacts(_Tolerant):
+class ClientFacts(Tolerant):
     """What the load client ran with. ``sampler_ended_s`` is set if the process that looks at the server died."""
 
     python: str | None = None
@@ -276,7 +270,7 @@ class ClientFacts(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Requests(_Tolerant):
+class Requests(Tolerant):
     """What was requested, as far as deployer reads it again: the ``spec`` and the ``workload`` of a document."""
 
     levels: tuple[int, ...] | None = sparse(default=None)
@@ -288,7 +282,7 @@ class Requests(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class BenchRun(_Tolerant):
+class BenchRun(Tolerant):
     """A whole run. ``place`` is where the load came from: ``host`` or ``operator``."""
 
     schema: int | None = None
@@ -356,7 +350,7 @@ class BenchRun(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class About(_Tolerant):
+class About(Tolerant):
     """What is known of a benchmark beside its figures: the releases it measured and what they ran.
 
     ``verdict`` is the gate's in one line; ``never_live`` says what became of releases that did not go live.

@@ -100,6 +100,13 @@ class Record:
         return {**known, **self.extra}
 
 
+@dataclass(frozen=True, slots=True)
+class Tolerant(Record):
+    """The base of records that outlive a damaged value."""
+
+    tolerant: ClassVar[bool] = True
+
+
 def encode(value: Any) -> Any:
     """Return ``value`` as JSON: records as objects, tuples as lists, enumerations as their values."""
     if isinstance(value, Record):

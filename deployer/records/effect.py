@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from deployer.records.codec import Record, sparse
+from deployer.records.codec import Record, Tolerant, sparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ArgumentInEffect(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed(Record):
+class Computed(Tolerant):
     """What SGLang made of its arguments. None: neither the server nor its log reports it.
 
     ``micro_batch_cap`` is in requests per micro-batch, as in force now; ``slots`` the micro-batches that take turns
@@ -33,7 +33,6 @@ class Computed(Record):
     (empty: none). Memory is GiB on each GPU: weights, KV pool, graphs, and what was free after the start.
     """
 
-    tolerant: ClassVar[bool] = True
     slots: int = 1
     micro_batch_cap: int | None = None
     kv_tokens: int | None = None
@@ -80,13 +79,12 @@ class Computed(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class InEffect(Record):
+class InEffect(Tolerant):
     """What was in effect when a release was verified: how many requested arguments are equal, and which are not.
 
     ``arguments`` are all of them, argument by argument; the manifest keeps the `summary`, which leaves them out.
     """
 
-    tolerant: ClassVar[bool] = True
     computed: Computed | None = None
     changed: tuple[ArgumentInEffect, ...] = ()
     missing: tuple[str, ...] = ()

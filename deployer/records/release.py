@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from deployer.records.codec import Json, Record, named, sparse, unwritten
+from deployer.records.codec import Json, Record, Tolerant, named, sparse, unwritten
 from deployer.records.effect import InEffect
 from deployer.records.failure import Failure, PhaseTime
 from deployer.records.verdict import Verdict
@@ -61,7 +60,7 @@ class LaterBench(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Release(Record):
+class Release(Tolerant):
     """One release. Everything that a later ``resume`` or ``rollback`` needs is in it.
 
     ``previous`` is the release that it replaced or was to replace. ``state`` is ``staged``, ``candidate``, ``live``,
@@ -70,7 +69,6 @@ class Release(Record):
     they are files of their own.
     """
 
-    tolerant: ClassVar[bool] = True
     service: str = ""
     release: str = ""
     number: int = 0

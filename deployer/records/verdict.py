@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from deployer.records.codec import Json, Record, sparse, unwritten
+from deployer.records.codec import Json, Record, Tolerant, sparse, unwritten
 
 Result = Literal["pass", "fail", "inconclusive"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Tolerant(Record):
-    tolerant: ClassVar[bool] = True
+def rounded(value: Any) -> Any:
+    """Return JSON with its numbers to six digits: more is noise in a file."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
-class Effect(_Tolerant):
+class Figures(Tolerant):
+    """A record whose JSON has its figures to six digits."""
+
+    def as_json(self) -> Json:
+        """Return its JSON, figures to six digits."""
+        figures: Json = rounded(Record.as_json(self))
+        return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Effect(Figures):
     """A change as a share (-0.1: a tenth slower), with the ends of its interval. None: nothing could be compared."""
 
     effect: float | None = None
@@ -32,25 +46,11 @@ class Effect(_Tolerant):
         """The upper end; 0 without an interval."""
         return self.interval[1] if self.interval else 0.0
 
-    def as_json(self) -> Json:
-        """Return its JSON, figures to six digits."""
-        figures: Json = rounded(Record.as_json(self))
-        return figures
-
     def __str__(self) -> str:
         if self.effect is None:
             return "nothing could be compared"
         change, low, high = (f"{share * 100:+.1f}" for share in (self.effect, self.low, self.high))
         return f"{change} % ({low}..{high})"
-
-
-def rounded(value: Any) -> Any:
-    """Return JSON with its numbers to six digits: more is noise in a file."""
-    if isinstance(value, float):
-        return round(value, 6)
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class LevelEffect(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside(_Tolerant):
+class SetAside(Tolerant):
     """A pass that was measured and is not used. ``repeat`` is None if a whole level is meant."""
 
     concurrency: int = 1
@@ -79,7 +79,7 @@ class SetAside(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Noise(_Tolerant):
+class Noise(Figures):
     """Relative standard deviations, and what they rest on: starts, and degrees of freedom between starts."""
 
     run: float = 0.01
@@ -87,11 +87,6 @@ class Noise(_Tolerant):
     start: float = 0.02
     starts: int = 0
     freedom: int = 0
-
-    def as_json(self) -> Json:
-        """Return its JSON, figures to six digits."""
-        figures: Json = rounded(Record.as_json(self))
-        return figures
 
     def __str__(self) -> str:
         figures = f"{self.start:.1%} between starts, {self.run:.1%} between passes"
@@ -127,7 +122,7 @@ def starts_text(count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Check(_Tolerant):
+class Check(Tolerant):
     """One threshold held against what was measured; ``measured`` is None if it was not."""
 
     key: str = ""
@@ -138,7 +133,7 @@ class Check(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineUsed(_Tolerant):
+class BaselineUsed(Tolerant):
     """What the relative gate compared with: the setting, the profile, the releases, and the candidate's own earlier."""
 
     of: str | None = None
@@ -148,7 +143,7 @@ class BaselineUsed(_Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(_Tolerant):
+class Verdict(Tolerant):
     """What the gate decided. ``reasons`` are sentences with numbers, the decisive ones first.
 
     ``relative`` is None without a baseline, ``promoted`` says why an inconclusive release went live. ``broken``: a

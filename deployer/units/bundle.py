@@ -46,8 +46,6 @@ _NO_RESTART = re.compile(
 class Bundle:
     """A rendered release. ``files`` holds secrets, so it is never shown."""
 
-    release: str
-    profile: str
     #: The server's argument vector, program first.
     argv: list[str]
     #: The environment the unit sets, without the secret variables (those are in the file ``env``).
@@ -130,8 +128,6 @@ def build_bundle(
     files["unit"] = {"text": unit, "mode": 0o644}
     files["unit.candidate"] = {"text": candidate, "mode": 0o644}
     return Bundle(
-        release=release,
-        profile=profile.name,
         argv=argv,
         environment=environment,
         unit=unit,

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from deployer.config.bench import INHERITED, LEVEL_GATES, SINGLE_GATE
+from deployer.config.bench import LEVEL_GATES, SINGLE_GATE
 from deployer.config.fields import OWNED_ENVIRONMENT, STALL_DEFAULTS
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
@@ -93,6 +93,13 @@ default. Both files are read from the working directory.
 """
 
 
+#: What a profile's tables are that a service has too, by their names.
+_INHERITED = {
+    "relative_gate": "A profile's own comparison settings; the service's apply to the rest.",
+    "bench": "A profile's own benchmark settings; the service's apply to the rest.",
+}
+
+
 def reference() -> str:
     """Return the text of docs/configuration.md."""
     times = ", ".join(f"`{name}`" for name in LEVEL_GATES if not name.endswith("tok_s"))
@@ -132,14 +139,13 @@ def _tables(model: type[BaseModel], path: str, heading: str) -> list[str]:
             inner += _tables(table, f"{path}.{name}".lstrip("."), heading)
     title = f"{heading}`[{path}]`" if path else f"{heading}At the top of a profile"
     about = (model.__doc__ or "").strip().split("\n")[0]
+    if path in _INHERITED:
+        names = ", ".join(f"`{name}`" for name in plain)
+        return [title, _INHERITED[path], _wrapped(f"Its keys are those of the service: {names}.", "")]
     return [title, about, _table(model, plain), *inner]
 
 
 def _table(model: type[BaseModel], fields: Mapping[str, FieldInfo]) -> str:
-    if fields and all(field.description == INHERITED for field in fields.values()):
-        return _wrapped(
-            f"Its keys are those of the service: {', '.join(f'`{name}`' for name in fields)}.", ""
-        )
     return "\n".join(_item(f"**`{name}`**", field) for name, field in fields.items())
 
 
