@@ -185,7 +185,7 @@ class App:
             )
 
     def reporter(self) -> Reporter:
-        if self.as_json and not sys.stderr.isatty():
+        if self.as_json and not (sys.stderr and sys.stderr.isatty()):
             from deployer.deploy.reporter import Reporter
 
             return Reporter()

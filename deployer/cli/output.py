@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -13,16 +14,16 @@ _GONE = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.EBADF, errno.ENXIO)
 
 
 class Unbreakable:
-    """A text stream whose reader may go away in the middle of a change.
+    """A text stream whose reader may go away in the middle of a change, or that was closed from the start (None).
 
     ``lost`` says why output was lost that somebody wanted (a full disk); None if none was.
     """
 
     lost: ClassVar[str | None] = None
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self.broken = False
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream: TextIO = io.StringIO() if stream is None else stream
+        self.broken = stream is None
 
     def write(self, text: str) -> int:
         """Write, or drop the text if the reader is gone. Characters the terminal cannot show are replaced."""

@@ -299,7 +299,9 @@ def settle(session: Session, reporter: Reporter) -> Outcome | None:
 def resume_transition(session: Session, transition: Transition, reporter: Reporter) -> Outcome:
     """Go on with a transition in the step it is in; one that was being restored is restored."""
     release = replace(read_release(session, transition.to), previous=transition.from_)
-    if transition.step not in RESUMABLE:
+    if not release.provable:
+        reporter.note(f"The manifest of {release.release} is damaged: what it has to show is not known")
+    if transition.step not in RESUMABLE or not release.provable:
         restored = converge_and_prove(session, reporter)
         return restored_outcome(
             restored, "rolled_back", release.service, release.profile, release.release, restored.live

@@ -184,6 +184,8 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Release | None
         offers = ", ".join(f"{item.number} ({item.profile})" for item in proven.values()) or "none"
         if chosen is None:
             return None, f"there is no release {to}; releases that were live: {offers}"
+        if chosen.state == "corrupt":
+            return None, f"the manifest of release {to} is damaged; releases that were live: {offers}"
         if not chosen.was_live:
             return None, f"release {to} ({chosen.profile}) was never live; releases that were live: {offers}"
         if chosen.release == state.live_name:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from deployer.records.codec import Record, Tolerant, sparse
+from deployer.records.codec import Tolerant, sparse
 
 
 @dataclass(frozen=True, slots=True)
-class ArgumentInEffect(Record):
+class ArgumentInEffect(Tolerant):
     """One argument: what was requested, what is in effect, and a verdict.
 
     ``equal``; ``changed`` (by SGLang, for the ``reason`` in its log, if there is one); ``missing`` (this version does
     not report it); or ``defaulted``: nobody requested it, and ``requested`` is the version's own default.
     """
 
-    argument: str
+    argument: str = ""
     requested: Any = None
     effective: Any = None
     verdict: str = ""

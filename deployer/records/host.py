@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from deployer.records.codec import Record, named
+from deployer.records.codec import Record, Tolerant, named
 from deployer.records.failure import PhaseTime
 from deployer.records.hardware import EngineFacts, Gpu, GpuProcess, Listener, ModelFacts
 from deployer.records.release import Release
 
 
 @dataclass(frozen=True, slots=True)
-class Owner(Record):
+class Owner(Tolerant):
     """Who holds (or held) a lease."""
 
     user: str = ""
@@ -28,7 +28,7 @@ class Owner(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Lease(Record):
+class Lease(Tolerant):
     """The exclusive right to change a host, as the host records it. ``expires_in`` may be negative."""
 
     generation: int
@@ -54,7 +54,7 @@ class UnitFile(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Transition(Record):
+class Transition(Tolerant):
     """A change from one release to another that is under way (``from_`` is None at the first deployment).
 
     ``grace`` is how long an abandoned transition waits for an operator to come back, in seconds. ``invocation_id`` and

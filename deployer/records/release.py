@@ -50,10 +50,10 @@ class BenchSummary(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class LaterBench(Record):
+class LaterBench(Tolerant):
     """A benchmark that was made of a release after it went live: ``bench-NUMBER.json`` in its folder."""
 
-    number: int
+    number: int = 0
     started: float | None = None
     seconds: float | None = None
     summary: BenchSummary | None = None
@@ -100,6 +100,11 @@ class Release(Tolerant):
     def variables(self) -> dict[str, str]:
         """The environment that its unit sets, but for the variable that names the release."""
         return {name: value for name, value in self.environment.items() if name != OWN_VARIABLE}
+
+    @property
+    def provable(self) -> bool:
+        """Whether what it has to show is known: damaged requirements must not pass as none."""
+        return "resolved" not in self.extra
 
     @property
     def became_ready(self) -> bool:

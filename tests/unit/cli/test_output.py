@@ -54,6 +54,15 @@ def test_a_closed_stream_is_not_an_error() -> None:
     assert stream.broken
 
 
+@pytest.mark.parametrize("words", [["profiles"], ["profiles", "--json"], ["--help"], ["nonsense"]])
+def test_a_program_started_without_output_still_runs(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run(words) == (2 if words == ["nonsense"] else 0)
+
+
 @pytest.mark.parametrize("words", [["profiles"], ["profiles", "--json"]])
 def test_output_that_a_full_disk_does_not_take_is_an_error(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -491,6 +491,25 @@ def left_behind(made: FakeWorld) -> None:
     opened.close(bye=False)
 
 
+def test_a_release_whose_manifest_is_damaged_is_not_rolled_back_to(live_world: FakeWorld) -> None:
+    service = live_world.service("kimi")
+    service.keep("0007-tp2", {"was_live": True, "number": "seven"}, {})
+    with session(live_world) as opened, pytest.raises(Refused, match="the manifest of release 7 is damaged"):
+        rollback(opened, Reporter(), Agreed(), to=7)
+    restored(live_world)
+
+
+def test_a_change_whose_requirements_are_damaged_is_not_resumed_but_restored(live_world: FakeWorld) -> None:
+    left_behind(live_world)
+    service = live_world.service("kimi")
+    manifest = service.manifest("0002-tp2")
+    service.keep("0002-tp2", manifest | {"resolved": manifest["resolved"] | {"gate": {"tok_s": "fast"}}}, {})
+    with session(live_world) as opened:
+        outcome = resume(opened, Reporter())
+    assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
+    restored(live_world)
+
+
 def test_a_change_left_behind_is_ended_before_a_rollback(live_world: FakeWorld) -> None:
     left_behind(live_world)
     with session(live_world) as opened, pytest.raises(Refused, match="none before it"):
