@@ -135,7 +135,7 @@ def test_every_end_of_the_real_one_is_tried() -> None:
 @pytest.mark.parametrize("name", ENDS)
 def test_its_ends_are_the_real_ones(start: Start, name: str) -> None:
     end = ENDS[name](start)
-    assert same_end(end, kept("ends", NEW)[name]), end
+    assert same_end(end, kept("ends", NEW)[name]), str(end)
 
 
 def test_its_health_while_it_starts_is_the_real_ones(start: Start) -> None:
