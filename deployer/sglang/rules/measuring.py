@@ -24,7 +24,7 @@ GRACE = 0.1
 def _place(facts: Facts, table: str, key: str) -> KeyPath:
     """Return where a setting comes from: the profile if it has it, else the service."""
     own = getattr(facts.profile, table)
-    has = key in own if isinstance(own, dict) else getattr(own, key) is not None
+    has = key in own if isinstance(own, dict) else key in own.model_fields_set
     return (table, key) if has else ("services", facts.service.name, table, key)
 
 
