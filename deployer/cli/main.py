@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -101,7 +102,8 @@ def _plugin(name: str) -> object:
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=PLUGINS, name=name):
-        return entry.load()
+        with suppress(ModuleNotFoundError):  # its package was removed by hand
+            return entry.load()
     raise UsageError(
         f"`deployer {name}` is not installed",
         remedy="install deployer again: its own package has the command",

@@ -408,3 +408,11 @@ def test_check_on_the_host_misses_what_the_service_names(changes: dict[str, Any]
     found = checker.examine(inventory.service(), profile, HostView(observed))
     assert [item.rule for item in found.errors] == ([rule] if rule else [])
     assert found.as_json()["errors"] == (1 if rule else 0)
+
+
+def test_a_command_whose_package_is_not_there_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    assert run(["rehearse", "up"]) == 2
+    assert "`deployer rehearse` is not installed" in capsys.readouterr().err
