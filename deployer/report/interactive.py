@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
 
 from markupsafe import escape
 
 from deployer.errors import UsageError
+from deployer.records.codec import Json
 from deployer.report.charts import Axis, Series, highest, round_ticks
 
-Json = dict[str, Any]
 #: As `charts` draws them, in plotly's names (plotly.com/javascript/reference/scatter).
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "circle-open")
 _DASHES = ("solid", "7px,3px", "2px,3px", "9px,3px,2px,3px", "4px,4px", "12px,4px")
