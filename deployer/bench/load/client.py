@@ -13,10 +13,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from deployer.bench.load.run import Run
-from deployer.bench.load.spec import API_KEY_VARIABLE, Spec
+from deployer.bench.load.spec import API_KEY_VARIABLE, Json, Spec
 from deployer.bench.load.workers import work
 
-Json = dict[str, Any]
 Emit = Callable[[Json], None]
 T = TypeVar("T")
 

@@ -16,11 +16,9 @@ import httpx
 from deployer.bench.load import stream
 from deployer.bench.load.prompts import prompt
 from deployer.bench.load.saturation import Saturation, no_collection
-from deployer.bench.load.spec import Spec
+from deployer.bench.load.spec import Json, Spec
 from deployer.bench.load.stats import Request
 from deployer.bench.load.transport import Transport
-
-Json = dict[str, Any]
 
 
 @dataclass

@@ -9,9 +9,8 @@ from math import floor, log
 from typing import Any
 
 from deployer.bench.load import stats
+from deployer.bench.load.spec import Json
 from deployer.bench.load.stats import Request, known, rounded
-
-Json = dict[str, Any]
 
 #: Bins of the histogram of token gaps: bin i holds gaps from FINEST * GROWTH**i seconds.
 FINEST = 1e-5

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
-Json = dict[str, Any]
+from deployer.bench.load.spec import Json
 
 _REPORTED_FAILURES = 5
 

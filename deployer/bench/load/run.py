@@ -13,7 +13,6 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import Any
 
 import httpx
 
@@ -23,10 +22,9 @@ from deployer.bench.load.drive import Done, Drive, Job, client, tls_context
 from deployer.bench.load.levels import Pass, level_summary, pass_summary
 from deployer.bench.load.progress import Progress
 from deployer.bench.load.sanity import FIXED_PROMPT, FIXED_TOKENS, sanity
-from deployer.bench.load.spec import API_KEY_VARIABLE, Spec
+from deployer.bench.load.spec import API_KEY_VARIABLE, Json, Spec
 from deployer.bench.load.workers import Child, Crew, command, processes_for, usable_cores
 
-Json = dict[str, Any]
 Emit = Callable[[Json], None]
 
 SCHEMA = 2

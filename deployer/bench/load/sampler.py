@@ -18,9 +18,8 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
+from deployer.bench.load.spec import Json
 from deployer.metrics import by_rank, combined_loads
-
-Json = dict[str, Any]
 
 #: nvidia-smi may be slow (a second with eight GPUs and a busy driver) and holds locks: at most this share of the time.
 SMI_SHARE = 0.1

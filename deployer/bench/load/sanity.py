@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
+from deployer.bench.load.spec import Json
 from deployer.bench.load.stats import Request, one_token_repeated
-
-Json = dict[str, Any]
 
 #: Sent before and after the levels. Plain enough that a sound model of any size goes on in one way.
 FIXED_PROMPT = (

@@ -7,11 +7,9 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator
-from typing import Any
 
+from deployer.bench.load.spec import Json
 from deployer.bench.load.stats import SAMPLES_FOR_P99, percentile
-
-Json = dict[str, Any]
 
 #: A client that uses more of one core, or whose event loop is later than this in the median, measures itself.
 CPU_LIMIT = 0.7

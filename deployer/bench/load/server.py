@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-Json = dict[str, Any]
+from deployer.bench.load.spec import Json
 
 _GPU_SPREADS = ("utilization", "power_w", "sm_clock_mhz")
 #: Rows of `over_time` at most: a run of hours is kept in longer steps.

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import floor
-from typing import Any
 
-Json = dict[str, Any]
+from deployer.bench.load.spec import Json
 
 #: A percentile needs this many samples; with fewer the highest sample would pose as a tail.
 SAMPLES_FOR_P95 = 20

@@ -22,10 +22,8 @@ from typing import Any
 
 from deployer.bench.load.drive import Done, Drive, Job, tls_context
 from deployer.bench.load.levels import worst_client
-from deployer.bench.load.spec import Spec
+from deployer.bench.load.spec import Json, Spec
 from deployer.bench.load.stats import Request
-
-Json = dict[str, Any]
 
 #: What one process is given: streams (all of whose chunks may come at once, at 0.02 ms each), tokens a second
 #: (at 0.03 ms each on asyncio's own loop), and how many processes there are at most.
