@@ -158,6 +158,7 @@ class Session:
         return self.health_at(self.endpoint(state.release(state.running_name)), timeout)
 
     def health_at(self, endpoint: Endpoint, timeout: float = HEALTH_TIMEOUT) -> Health:
+        """Ask /health of a server that listens there, as `health` does."""
         started = time.monotonic()
         try:
             answer = self.client.http("GET", "/health", endpoint, timeout=timeout)

@@ -155,7 +155,7 @@ class Steps:
             self.reporter.done(f"{candidate.release} runs already (pid {running.pid})")
             return self._enter(Step.WAIT)
         started = self.session.client.unit_start(candidate.service, candidate.release, candidate.candidate)
-        # The watch counts from where it begins: the start was a moment ago, and its clock is the host's.
+        # Not its time: the host keeps that in the transition, with the boot that it belongs to.
         self.progress.started = Started(started.invocation_id, started.cursor)
         self.reporter.done(f"{self.session.unit} started with {candidate.release}")
         return self._enter(Step.WAIT)
