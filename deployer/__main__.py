@@ -10,9 +10,7 @@ import sys
 
 def main() -> None:
     """Run the program. It is imported here, so that a Ctrl-C while it loads ends it as quietly as one later."""
-    gc.set_threshold(
-        50_000
-    )  # what imports create stays; to look through it again and again is 4 % of a start
+    gc.set_threshold(50_000)  # what imports create stays; to look through it again and again is 4 % of a start
     try:
         from deployer.cli.main import run
     except KeyboardInterrupt:
@@ -26,9 +24,7 @@ def leave(status: int) -> None:
     Commands end their threads themselves; what still runs has nothing left to do.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(
-            OSError, ValueError, AttributeError
-        ):  # the reader is gone; closed; no stream
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the reader is gone; closed; no stream
             stream.flush()
     os._exit(status)
 

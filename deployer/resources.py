@@ -27,8 +27,6 @@ def knowledge(path: str) -> Mapping[str, dict[str, Any]]:
     """Return the tables of one of the package's TOML files by their ids, each text in one line."""
     tables = tomllib.loads((_PACKAGE / path).read_text("utf-8"))
     return {
-        id: {
-            key: " ".join(value.split()) if isinstance(value, str) else value for key, value in table.items()
-        }
+        id: {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in table.items()}
         for id, table in tables.items()
     }

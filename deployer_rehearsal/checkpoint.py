@@ -245,9 +245,7 @@ def write_checkpoint(folder: Path, shape: Shape | None = None) -> None:
         "weight_map": where,
     }
     for file, document in documents.items():
-        (folder / file).write_text(
-            json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        (folder / file).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _write_shard(path: Path, shapes: dict[str, tuple[int, ...]], weights: _Weights) -> None:

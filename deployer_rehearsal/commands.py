@@ -113,9 +113,7 @@ class OnThisMachine(click.Group):
                 raise
             raise trouble from error
         except KeyboardInterrupt as error:
-            raise Interrupted(
-                "interrupted", remedy="run the same command again to continue from here"
-            ) from error
+            raise Interrupted("interrupted", remedy="run the same command again to continue from here") from error
 
 
 @click.group(
@@ -144,9 +142,7 @@ Examples:
   deployer rehearse up --name mine --set scale=0.25     quick starts, in a set of its own
   deployer rehearse up --engine sglang                  the real SGLang, on the CPU (3 GB once, some minutes)"""
 )
-@click.option(
-    "--hosts", "count", type=click.IntRange(1), default=1, show_default=True, help="How many hosts."
-)
+@click.option("--hosts", "count", type=click.IntRange(1), default=1, show_default=True, help="How many hosts.")
 @click.option(
     "--engine",
     type=click.Choice(tuple(TEMPLATES)),

@@ -233,9 +233,7 @@ def memory_limit_file(init: int, groups: str | None = None, mounts: str | None =
         else:
             continue
         # Its systemd keeps PID 1 in a group of its own, below the one that holds the whole container.
-        files = [
-            Path(point) / group.strip().removesuffix("/init.scope").lstrip("/") / file for point in points
-        ]
+        files = [Path(point) / group.strip().removesuffix("/init.scope").lstrip("/") / file for point in points]
         if files and (files[0].exists() or controllers):
             return files[0]
     return None

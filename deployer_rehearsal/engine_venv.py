@@ -47,9 +47,7 @@ def write_engine(layer: Layer, *, version: str, settings: dict[str, object]) -> 
     layer.file(f"{info}/INSTALLER", "rehearsal\n")
     layer.file(f"{info}/RECORD", "")
     program = _ENGINE / "nvidia_smi.py"
-    layer.file(
-        "/usr/local/bin/nvidia-smi", _NVIDIA_SMI.format(program=quoted(program), python=ENGINE_PYTHON), 0o755
-    )
+    layer.file("/usr/local/bin/nvidia-smi", _NVIDIA_SMI.format(program=quoted(program), python=ENGINE_PYTHON), 0o755)
     layer.file(SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
     for path in (base, interpreter, package_root()):
         layer.way_to(path)

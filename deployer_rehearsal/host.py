@@ -88,9 +88,7 @@ class RehearsalHost:
 
 def host_of(record: SetRecord, name: str) -> RehearsalHost:
     """Return a host of a set by its name."""
-    return RehearsalHost(
-        name, record.hosts[name].address, SSH_PORT, record.name, record.folder / name, record.engine
-    )
+    return RehearsalHost(name, record.hosts[name].address, SSH_PORT, record.name, record.folder / name, record.engine)
 
 
 def find(set_name: str = DEFAULT_SET) -> list[RehearsalHost]:

@@ -150,9 +150,7 @@ def _is_file(handle: int, path: Path) -> bool:
         return False
 
 
-def run(
-    argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0, inherit_locks: bool = True
-) -> str:
+def run(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0, inherit_locks: bool = True) -> str:
     """Run a program of the machine and return its output. Raise HostError, with its error output, if it fails."""
     path = program(argv[0]) or argv[0]
     try:

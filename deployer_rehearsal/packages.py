@@ -45,9 +45,7 @@ def _name(info: Path) -> str:
 def _whole(info: Path, changed: Collection[str]) -> bool:
     try:
         with (info / "RECORD").open(encoding="utf-8", newline="") as lines:
-            for path, _, size in csv.reader(
-                lines
-            ):  # without a size: the record itself, and what pip compiles
+            for path, _, size in csv.reader(lines):  # without a size: the record itself, and what pip compiles
                 if size and path not in changed and (info.parent / path).stat().st_size != int(size):
                     return False
     except (OSError, ValueError, csv.Error):

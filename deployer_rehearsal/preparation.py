@@ -132,9 +132,7 @@ def prepare(
         return
     if left:
         check(left)
-    with locked(
-        folder, waiting=lambda: say(f"another command is preparing {folder}; waiting for it")
-    ) as lock:
+    with locked(folder, waiting=lambda: say(f"another command is preparing {folder}; waiting for it")) as lock:
         left = pending(folder, steps)
         if left:
             check(left)
@@ -153,9 +151,7 @@ def _numbered(say: Say, number: str) -> Say:
     return lambda text: say(f"{number} {text}")
 
 
-def locked(
-    folder: Path, *, waiting: Callable[[], None] = lambda: None
-) -> contextlib.AbstractContextManager[int]:
+def locked(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> contextlib.AbstractContextManager[int]:
     """Hold a folder alone, made if necessary. See `machine.locked`."""
     return machine.locked(folder / LOCK, waiting=waiting)
 

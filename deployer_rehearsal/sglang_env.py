@@ -211,9 +211,7 @@ class Interpreter:
     base: Path
 
 
-def find_python(
-    names: Sequence[str] = PYTHONS, *, path: str | None = None, own: str | None = None
-) -> Interpreter:
+def find_python(names: Sequence[str] = PYTHONS, *, path: str | None = None, own: str | None = None) -> Interpreter:
     """Return the first Python that SGLang and venv can use. Raise PreflightRefused, naming those tried, if none can.
 
     The system's folders come before the caller's PATH, because every host sees them.
@@ -242,9 +240,7 @@ def find_python(
 def _probe(file: str) -> tuple[str, Interpreter | None]:
     """Return why a Python cannot be used, or the interpreter."""
     try:
-        done = subprocess.run(
-            [file, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30, check=False
-        )
+        done = subprocess.run([file, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30, check=False)
         version, executable, base = json.loads(done.stdout or "null") or ((), "", "")
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return f"cannot be run: {error}", None
@@ -265,9 +261,7 @@ def require_processor(kind: str | None = None) -> None:
         )
 
 
-def require_disk(
-    folder: Path, plan: Sequence[Step], left: Sequence[Step], *, free: int | None = None
-) -> None:
+def require_disk(folder: Path, plan: Sequence[Step], left: Sequence[Step], *, free: int | None = None) -> None:
     """Raise PreflightRefused unless the remaining steps and pip's temporary files fit on the disk of ``folder``.
 
     What an interrupted step has left there counts as free.

@@ -37,13 +37,9 @@ def fault(
         raise UsageError("`fault clear` takes no options", remedy="omit --set")
     hosts = {host.name: host for host in find(set_name)}
     if not hosts:
-        raise UsageError(
-            f"there are no practice hosts in set {set_name}", remedy="run `deployer rehearse up`"
-        )
+        raise UsageError(f"there are no practice hosts in set {set_name}", remedy="run `deployer rehearse up`")
     if host_name is not None and host_name not in hosts:
-        raise UsageError(
-            f"set {set_name} has no host {host_name}", remedy=f"choose one of {', '.join(hosts)}"
-        )
+        raise UsageError(f"set {set_name} has no host {host_name}", remedy=f"choose one of {', '.join(hosts)}")
     host = hosts[host_name] if host_name else next(iter(hosts.values()))
     _require_standin(host)
     kept = [entry for entry in read_faults(host) if entry.get("name") != name]

@@ -12,8 +12,7 @@ PASSWORD = "rehearsal"
 """The password of the login user ``careful``, who needs one for sudo."""
 
 _PASSWORD_HASH = (
-    "$6$deployerpractic$"
-    "INUmf2vJCcvPJhbRnFba2GO29cvMSRXU7Aq95.d3tLdj97OdNU5jyEE81QirtmtZ0rmA8TUjGE6gzty5QKNTZ/"
+    "$6$deployerpractic$INUmf2vJCcvPJhbRnFba2GO29cvMSRXU7Aq95.d3tLdj97OdNU5jyEE81QirtmtZ0rmA8TUjGE6gzty5QKNTZ/"
 )
 _FIRST_ID = 7700
 _USERS = ("operator", "careful")

@@ -335,13 +335,7 @@ def judge(case: Case, out: Path) -> str:
     if after["ended"] == "stopped" and signature == "stopped":
         signature = "none"  # it came up, and was stopped
     said = f"{signature} {told.phase}"
-    word = (
-        "right"
-        if re.fullmatch(case.expect, said)
-        else "unknown"
-        if signature in ("unknown", "none")
-        else "WRONG"
-    )
+    word = "right" if re.fullmatch(case.expect, said) else "unknown" if signature in ("unknown", "none") else "WRONG"
     beside = "" if by_file == signature else f" [by the log alone: {by_file}]"
     status = after["returncode"] if after["ended"] != "hung" else "hung"
     cause = told.cause.cause[:150] if told.cause else told.verdict

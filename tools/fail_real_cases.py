@@ -54,7 +54,9 @@ def _config(change: str) -> str:
 
 
 def _json(name: str, change: str) -> str:
-    return f"python3 - <<'PY'\nimport json\nc = json.load(open('{name}'))\n{change}\njson.dump(c, open('{name}', 'w'))\nPY"
+    return (
+        f"python3 - <<'PY'\nimport json\nc = json.load(open('{name}'))\n{change}\njson.dump(c, open('{name}', 'w'))\nPY"
+    )
 
 
 def _a(name: str, expect: str, args: str, **more: object) -> Case:

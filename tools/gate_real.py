@@ -149,22 +149,16 @@ def one_apply(path: Path, text: str, kind: str, number: int, options: argparse.N
 
 def main() -> None:
     """Run it all and print the counts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=tuple(ENGINES), default="standin")
     parser.add_argument("--profile", help="one without thresholds; default: pp8, with sglang tp1")
-    parser.add_argument(
-        "--same", type=int, default=8, help="applies of the same speed, after the first three"
-    )
+    parser.add_argument("--same", type=int, default=8, help="applies of the same speed, after the first three")
     parser.add_argument("--slower", type=int, default=4, help="applies that are a tenth slower")
     parser.add_argument("--noise", type=float, default=0.01, help="noise of a step of the stand-in")
     parser.add_argument("--start-noise", type=float, default=0.02, help="noise of a whole start of it")
     parser.add_argument("--speed", type=float, default=4.0, help="how much faster than the real one it is")
     parser.add_argument("--held", type=float, default=HELD, help="share of the time that SGLang is held up")
-    parser.add_argument(
-        "--pairs", type=int, default=0, help="benchmarks with and without it in turn, at the end"
-    )
+    parser.add_argument("--pairs", type=int, default=0, help="benchmarks with and without it in turn, at the end")
     parser.add_argument("--levels", type=int, nargs="+")
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--repeats", type=int, default=2)
@@ -212,9 +206,7 @@ def slow_down(options: argparse.Namespace, login: list[str]) -> None:
         return
     there = "/run/hold_up.py"
     start = f"systemd-run --quiet --unit=hold-up /usr/bin/python3 {there} {options.held:g}"
-    subprocess.run(
-        [*login, f"cat > {there} && {start}"], input=HOLD_UP.read_text(), text=True, check=True, timeout=60
-    )
+    subprocess.run([*login, f"cat > {there} && {start}"], input=HOLD_UP.read_text(), text=True, check=True, timeout=60)
 
 
 def speed_up(options: argparse.Namespace, login: list[str]) -> None:

@@ -194,9 +194,7 @@ def real_block(found: Json) -> str:
         )
         if count
     ]
-    tail = f"\nEffects: {'; '.join(told)}." + (
-        f" By their number (95 %): {'; '.join(limits)}." if limits else ""
-    )
+    tail = f"\nEffects: {'; '.join(told)}." + (f" By their number (95 %): {'; '.join(limits)}." if limits else "")
     return head + "\n".join(rows) + "\n" + tail + "\n"
 
 
@@ -204,9 +202,7 @@ def _standin_words(found: Json) -> tuple[str, str]:
     """What was applied to the stand-in, and how the slower ones differ."""
     settings = found["settings"]
     steps, starts = (100 * settings[name] for name in ("noise", "start_noise"))
-    head = (
-        f"`{settings['profile']}`, noise {steps:g} % a step and {starts:g} % a start, {_sweep(settings)}.\n\n"
-    )
+    head = f"`{settings['profile']}`, noise {steps:g} % a step and {starts:g} % a start, {_sweep(settings)}.\n\n"
     return head, "every step 11 % longer (a tenth slower)"
 
 
@@ -255,9 +251,7 @@ def replaced(page: str, text: str, begin_mark: str = BEGIN, end_mark: str = END)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the study's table, or write it into a page."""
     parser = argparse.ArgumentParser(prog="python -m tools.gate_study", description=__doc__)
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="put the table between the marks of this page"
-    )
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the marks of this page")
     parser.add_argument("--trials", type=int, default=TRIALS, help="candidates a cell (%(default)s)")
     options = parser.parse_args(arguments)
     began = time.monotonic()

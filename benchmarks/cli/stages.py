@@ -49,9 +49,7 @@ def stages(inventory: Path) -> dict[str, float]:
         from deployer.host.client import HostClient
     with stage("host is observed"):
         client = HostClient(host)
-        client.observe(
-            {service.name: service.port}, engine=service.engine.python, model=service.model, gpus=True
-        )
+        client.observe({service.name: service.port}, engine=service.engine.python, model=service.model, gpus=True)
     client.close()
     connection.close()
     return seconds

@@ -93,9 +93,7 @@ def _note(document: Json, kind: str, tool: Tool, measure: Any, raw: Path | None)
         return
     document[kind].append(cell)
     shown = {name: round(value, 3) for name, value in cell.items() if isinstance(value, float)}
-    print(
-        f"{tool.name}: {cell.get('level', cell.get('on'))} {shown} {_short(cell.get('errors'))}", flush=True
-    )
+    print(f"{tool.name}: {cell.get('level', cell.get('on'))} {shown} {_short(cell.get('errors'))}", flush=True)
     if raw:
         raw.write_text(json.dumps(document, indent=1) + "\n")
 
@@ -117,12 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     names = list(dict.fromkeys(tool.name for tool in TOOLS))
     parser.add_argument("--levels", type=int, nargs="+", default=[1, 8, 64, 256], metavar="C")
-    parser.add_argument(
-        "--tools", nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names)
-    )
-    parser.add_argument(
-        "--waves", type=int, default=3, help="requests a stream, one after another (%(default)s)"
-    )
+    parser.add_argument("--tools", nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--waves", type=int, default=3, help="requests a stream, one after another (%(default)s)")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of an answer (%(default)s)")
     parser.add_argument(
         "--in-step", action="store_true", help="the server sends all streams' tokens at the same moments"
@@ -139,12 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--environments", type=Path, default=Path(), help="folder for those that are made (%(default)s)"
     )
     parser.add_argument("--raw", type=Path, help="keep the figures in this JSON file")
-    parser.add_argument(
-        "--from", type=Path, nargs="+", dest="kept", help="show kept figures, measure nothing"
-    )
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="put the tables between the marks of this page"
-    )
+    parser.add_argument("--from", type=Path, nargs="+", dest="kept", help="show kept figures, measure nothing")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables between the marks of this page")
     options = parser.parse_args(arguments)
     if options.kept:
         documents = [json.loads(path.read_text()) for path in options.kept]
@@ -165,9 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = page.block(documents)
     print(text)
     if options.write:
-        options.write.write_text(
-            page.replaced(options.write.read_text(encoding="utf-8"), text), encoding="utf-8"
-        )
+        options.write.write_text(page.replaced(options.write.read_text(encoding="utf-8"), text), encoding="utf-8")
     return 1 if any(document["failures"] for document in documents) else 0
 
 

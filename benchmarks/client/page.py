@@ -180,15 +180,10 @@ def tables(found: Figures) -> str:
             rows(heads, ttft),
             "Error of the time between tokens, mean / p99, in ms:\n",
             rows(heads, itl),
-            *(
-                ["¹ It keeps one mean a request: gaps cannot be seen, its p99 is over requests.\n"]
-                * _averaged(found)
-            ),
+            *(["¹ It keeps one mean a request: gaps cannot be seen, its p99 is over requests.\n"] * _averaged(found)),
             *(
                 f"Between two runs of one client an error differs by at most (TTFT / ITL, in ms): {apart}.\n"
-                for apart in [
-                    "; ".join(f"{tool} {ttft:.2f} / {itl:.2f}" for tool, (ttft, itl) in found.apart.items())
-                ]
+                for apart in ["; ".join(f"{tool} {ttft:.2f} / {itl:.2f}" for tool, (ttft, itl) in found.apart.items())]
                 if apart
             ),
             "Processor time of all the client's processes while there is load, in ms a token"
@@ -228,9 +223,7 @@ def aims(found: Figures) -> list[Aim]:
         seen = {level: found.errors[OURS, level][name] for level in levels if level in bounds}
         if seen:
             held = all(abs(value) <= bounds[level] for level, value in seen.items())
-            made.append(
-                Aim(text, held, ", ".join(f"{signed(value)} at {level}" for level, value in seen.items()))
-            )
+            made.append(Aim(text, held, ", ".join(f"{signed(value)} at {level}" for level, value in seen.items())))
 
     bounded("TTFT (sent), mean, within 2 ms to C=64 and 5 ms at C=256", "ttft_mean", TTFT_MS)
     bounded("TTFT (sent), p99, within the same", "ttft_p99", TTFT_MS)
@@ -300,8 +293,7 @@ def behind_of(found: Figures) -> list[str]:
             others = {
                 tool: abs(found.errors[tool, level][name])
                 for tool in OTHERS
-                if (tool, level) in found.errors
-                and not (name == "itl_p99" and found.itl_of.get(tool) == "request")
+                if (tool, level) in found.errors and not (name == "itl_p99" and found.itl_of.get(tool) == "request")
             }
             compare(f"error of {words} at {level}, ms", abs(own[name]), others, ALIKE_MS)
         compare(

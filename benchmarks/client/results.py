@@ -62,9 +62,7 @@ def of_guidellm(text: str) -> Summary:
 def of_aiperf(text: str) -> Summary:
     """aiperf's ``profile_export.jsonl``: a record a request, with the gaps between chunks in ms."""
     records = [_document(line)["metrics"] for line in text.splitlines() if line.strip()]
-    done = [
-        record for record in records if "time_to_first_token" in record and "inter_chunk_latency" in record
-    ]
+    done = [record for record in records if "time_to_first_token" in record and "inter_chunk_latency" in record]
     if not done:
         raise NoResult("no request was successful")
     return summarized(

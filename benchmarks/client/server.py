@@ -56,9 +56,7 @@ def compiled(folder: Path) -> Path:
         return program
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        raise SystemExit(
-            "the server of known schedule needs a C compiler (Debian: apt-get install gcc libc6-dev)"
-        )
+        raise SystemExit("the server of known schedule needs a C compiler (Debian: apt-get install gcc libc6-dev)")
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([compiler, "-O2", "-pthread", "-o", str(program), str(SOURCE)], check=True)
     return program

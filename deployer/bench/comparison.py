@@ -123,9 +123,7 @@ class Comparison:
         if not rates:
             return [f"{against}: {self.in_short()}"]
         each = (
-            f"for one, {item.phrase()}"
-            if item.concurrency == ONE
-            else f"at {item.concurrency}, {item.phrase()}"
+            f"for one, {item.phrase()}" if item.concurrency == ONE else f"at {item.concurrency}, {item.phrase()}"
             for item in rates
         )
         lines = [f"{against}: {item} {where}" for item, where in zip(rates, each, strict=True)]
@@ -138,8 +136,7 @@ class Comparison:
         if self.pooled.effect is None:
             return "no level is sound in both, so nothing can be concluded"
         each = (
-            f"{'one' if item.concurrency == 1 else f'@{item.concurrency}'} {item.effect:+.1%}"
-            for item in self._rates()
+            f"{'one' if item.concurrency == 1 else f'@{item.concurrency}'} {item.effect:+.1%}" for item in self._rates()
         )
         return f"{self.pooled} over all levels ({', '.join(each)}), {self.pooled.phrase()}"
 
@@ -158,11 +155,7 @@ class Comparison:
 def differences(reference: Subject, other: Subject) -> list[str]:
     """Return why two subjects are not comparable, in words; empty if they are."""
     texts = []
-    if (
-        reference.benches
-        and other.benches
-        and (why := measured_alike(other.benches[0], reference.benches[0]))
-    ):
+    if reference.benches and other.benches and (why := measured_alike(other.benches[0], reference.benches[0])):
         texts.append(why)
     one, two = reference.about.model, other.about.model
     if one.path and two.path and one.path != two.path:
@@ -217,9 +210,7 @@ def _rates(subject: Subject) -> list[Rates]:
     return merged
 
 
-def _logs(
-    ours: Sequence[Rates], theirs: Sequence[Rates], figure: str
-) -> tuple[list[Logs], list[Logs]] | None:
+def _logs(ours: Sequence[Rates], theirs: Sequence[Rates], figure: str) -> tuple[list[Logs], list[Logs]] | None:
     """The logarithms of one figure, start by start, at the levels that all of them have. None without any."""
     sides: list[list[dict[int, tuple[float, ...]]]] = []
     for side in (ours, theirs):

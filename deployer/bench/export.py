@@ -45,9 +45,7 @@ def _stages(bench: BenchRun) -> Iterator[tuple[str, int, Singles | Level]]:
         yield "level", level.concurrency, level
 
 
-def _serving(
-    bench: BenchRun, name: str, concurrency: int, stage: Singles | Level, done: Sequence[Sample]
-) -> Json:
+def _serving(bench: BenchRun, name: str, concurrency: int, stage: Singles | Level, done: Sequence[Sample]) -> Json:
     spec, spent = bench.spec, known(sample.seconds for sample in done)
     wall = stage.wall_s if isinstance(stage, Level) else None
     duration = wall or sum(spent)  # the single runs come one after another

@@ -148,9 +148,7 @@ def _insane(bench: BenchRun) -> Iterator[str]:
             continue
         count, done = stage.repetitive, stage.completed
         if count > 0 and count > done * REPETITIVE_SHARE:
-            example = next(
-                (f", such as {sample.repeats!r}" for sample in stage.samples if sample.repeats), ""
-            )
+            example = next((f", such as {sample.repeats!r}" for sample in stage.samples if sample.repeats), "")
             yield f"{name}: {count} of {done} outputs are one token over and over{example}"
     if _sanity_gates(bench):
         yield from _doubtful_output(bench)

@@ -41,9 +41,7 @@ def merged(first: BenchRun, more: BenchRun) -> BenchRun:
     )
     one, two = first.budget or Budget(), more.budget or Budget()
     budget = replace(one, used_s=round(one.used_s + two.used_s, 6), cut=(*one.cut, *two.cut))
-    evidence = (
-        line for part in (first, more) if part.foreign_traffic for line in part.foreign_traffic.evidence
-    )
+    evidence = (line for part in (first, more) if part.foreign_traffic for line in part.foreign_traffic.evidence)
     return replace(
         first,
         levels=tuple(levels),
@@ -129,8 +127,6 @@ def against_baseline(sanity: Sanity, baseline: BenchRun | None) -> Sanity:
     text = "the baseline has no answer to the fixed prompt"
     if mine and theirs and mine.prompt == theirs.prompt:
         ok = mine.sha256 == theirs.sha256
-        text = (
-            f"the fixed prompt was answered {'as on the baseline' if ok else 'differently from the baseline'}"
-        )
+        text = f"the fixed prompt was answered {'as on the baseline' if ok else 'differently from the baseline'}"
     checks = (*sanity.checks, SanityCheck("as-baseline", ok, text))
     return replace(sanity, checks=checks, ok=verdict([check.ok for check in checks]))

@@ -55,9 +55,7 @@ def learn_from(groups: Sequence[Sequence[Logs]]) -> Noise:
     residual = math.fsum(max(0.0, t.residual - t.residual_freedom * run * t.repeats) for t in tables)
     level = _mixed(TYPICAL_LEVEL**2, WEIGHT_LEVEL, residual, sum(t.residual_freedom for t in tables))
 
-    between = math.fsum(
-        max(0.0, t.between - t.freedom * (level + run * t.repeats) / t.levels) for t in tables
-    )
+    between = math.fsum(max(0.0, t.between - t.freedom * (level + run * t.repeats) / t.levels) for t in tables)
     freedom = sum(t.freedom for t in tables)
     expected = TYPICAL_START**2 * min(max(run / TYPICAL_RUN**2, 1.0), WORST_START)
     ratio = between / freedom / expected if freedom else 0.0

@@ -144,8 +144,7 @@ def level_deviation(ours: Sequence[Logs], theirs: Sequence[Logs], noise: Noise, 
     """Return the standard deviation of one level's difference."""
     return math.sqrt(
         sum(
-            math.fsum(variance_at(noise, len(logs[level])) for logs in side) / len(side) ** 2
-            for side in (ours, theirs)
+            math.fsum(variance_at(noise, len(logs[level])) for logs in side) / len(side) ** 2 for side in (ours, theirs)
         )
     )
 

@@ -42,9 +42,7 @@ def _near_thresholds(bench: BenchRun, verdict: Verdict, noise: Noise) -> set[int
             continue
         level = bench.level(at)
         # Times are noisier than rates: published variation of percentiles is about four times that of throughput.
-        spread = (
-            noise.run * (1.0 if name in RATE_GATES else 4.0) / math.sqrt(len(level.parts) if level else 1)
-        )
+        spread = noise.run * (1.0 if name in RATE_GATES else 4.0) / math.sqrt(len(level.parts) if level else 1)
         if abs(math.log(check.measured / check.threshold)) <= REACH * spread:
             near.add(at)
     return near
@@ -60,9 +58,7 @@ def _disturbed(bench: BenchRun, verdict: Verdict) -> set[int]:
         level.concurrency
         for level in bench.levels
         if (starved or level.concurrency in gated)
-        and any(
-            trouble(bench, part) and not (part.client and part.client.client_limited) for part in level.parts
-        )
+        and any(trouble(bench, part) and not (part.client and part.client.client_limited) for part in level.parts)
     }
 
 
@@ -86,8 +82,7 @@ def _undecided(bench: BenchRun, verdict: Verdict, tolerance: Tolerance) -> set[i
     return {
         at
         for at, gain in gains.items()
-        if (effects[at].effect or 0.0) < 0
-        and _can_turn(effects[at], gain, wide, tolerance.max_level_loss, None)
+        if (effects[at].effect or 0.0) < 0 and _can_turn(effects[at], gain, wide, tolerance.max_level_loss, None)
     }
 
 

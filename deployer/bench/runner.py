@@ -284,9 +284,7 @@ def _lines(process: subprocess.Popen[str], text: str) -> Iterator[str]:
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def pump() -> None:
-        with contextlib.suppress(
-            ValueError
-        ):  # closed, as a process of the client's still holds the other end
+        with contextlib.suppress(ValueError):  # closed, as a process of the client's still holds the other end
             for line in output:
                 lines.put(line)
         lines.put(None)

@@ -116,9 +116,7 @@ def _parts(use: ServerUse, concurrency: int) -> Iterator[str]:
         yield f"{flying:.0f} in flight" + (
             f" in {slots.seen} of {slots.of} slots" if slots.of > 1 and slots.seen else ""
         )
-    elif (
-        use.running and use.running.mean >= 0.5
-    ):  # less: the looks fell between the requests, which shows nothing
+    elif use.running and use.running.mean >= 0.5:  # less: the looks fell between the requests, which shows nothing
         yield f"{use.running.mean:.0f} in flight"
     if queued:
         yield f"{queued.mean:.0f} queued" if queued.mean >= 0.5 else "none queued"

@@ -140,9 +140,7 @@ class App:
 
         from deployer.deploy.session import Session
 
-        with Session(
-            service, config, connect, command=command, templates=templates, learned=learned
-        ) as session:
+        with Session(service, config, connect, command=command, templates=templates, learned=learned) as session:
             yield session
 
     @property

@@ -41,9 +41,7 @@ def _levels(context: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--repeat", "repeats", type=click.IntRange(1, 20), help="Passes per level.")
 @click.option("--prompt-tokens", type=click.IntRange(1, 1_000_000), help="Length of each prompt.")
 @click.option("--output-tokens", type=click.IntRange(2, 100_000), help="Length of each answer.")
-@click.option(
-    "--shared-prefix", type=click.IntRange(0, 1_000_000), help="Tokens that all prompts begin with."
-)
+@click.option("--shared-prefix", type=click.IntRange(0, 1_000_000), help="Tokens that all prompts begin with.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the prompts.")
 @click.option("--budget", type=Seconds(1, 86_400), help="Total time limit in seconds.")
 @click.option("--place", type=click.Choice(["auto", "host", "operator"]), help="Where the load client runs.")

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 #: Imported while a change connects.
 CHANGE_MODULES = ("deployer.deploy.rollback", "deployer.report.change_view")
 
-yes_option = click.option(
-    "--yes", "-y", is_flag=True, help="Restart what is live without asking for confirmation."
-)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Restart what is live without asking for confirmation.")
 
 
 class AskAtTerminal:
@@ -69,9 +67,7 @@ class AskAtTerminal:
         self._app.console.print(plan_view(plan))
 
 
-def run_change(
-    app: App, command: str, profile: str | None, work: Callable[[Session, Reporter], Outcome]
-) -> int:
+def run_change(app: App, command: str, profile: str | None, work: Callable[[Session, Reporter], Outcome]) -> int:
     """Open a session, do the work, and print an outcome document whatever happens."""
     from deployer.records.step import Step
 
@@ -151,9 +147,7 @@ def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live"
 
 
 @click.command()
-@click.option(
-    "--to", type=int, metavar="N", help="Number of the release to go back to (see `deployer history`)."
-)
+@click.option("--to", type=int, metavar="N", help="Number of the release to go back to (see `deployer history`).")
 @yes_option
 @common_options
 @pass_app
@@ -219,9 +213,7 @@ def converge(app: App) -> int:
 @click.command()
 @click.argument("profile")
 @click.option("--diff", is_flag=True, help="Also show the unit's text, line by line.")
-@click.option(
-    "--detailed-exitcode", is_flag=True, help="Exit with 0 if nothing would change, with 10 otherwise."
-)
+@click.option("--detailed-exitcode", is_flag=True, help="Exit with 0 if nothing would change, with 10 otherwise.")
 @common_options
 @pass_app
 def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:

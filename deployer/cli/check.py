@@ -13,9 +13,7 @@ _ALL = "all"
 
 @click.command()
 @click.argument("profiles", nargs=-1, metavar="[PROFILE]...")
-@click.option(
-    "--sglang", "version", metavar="VERSION", help="SGLang version to check against. Default: the host's."
-)
+@click.option("--sglang", "version", metavar="VERSION", help="SGLang version to check against. Default: the host's.")
 @click.option("--host", metavar="NAME", help="Ask this host too, and check its services only.")
 @click.option("--on-host", is_flag=True, help="Ask the host of each service too.")
 @click.option("--strict", is_flag=True, help="Treat warnings as errors, even if no profile is named.")

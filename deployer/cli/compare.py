@@ -16,9 +16,7 @@ from deployer.errors import UsageError
 @click.argument("what", nargs=-1, metavar="WHAT WHAT...")
 @click.option("--anyway", is_flag=True, help="Compare even if model, workload or the client's place differ.")
 @click.option("--html", type=FILE, help="Also write the comparison to this file as one page (- : stdout).")
-@click.option(
-    "--interactive", is_flag=True, help="With --html: plots that can be zoomed (an extra; 5 MB more)."
-)
+@click.option("--interactive", is_flag=True, help="With --html: plots that can be zoomed (an extra; 5 MB more).")
 @common_options
 @pass_app
 def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None, interactive: bool) -> int:

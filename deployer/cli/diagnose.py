@@ -11,9 +11,7 @@ from deployer.errors import UsageError
 
 @click.command()
 @click.argument("file", required=False, metavar="[FILE | -]")
-@click.option(
-    "--release", type=int, metavar="N", help="The last start of release N, from the journal or its kept log."
-)
+@click.option("--release", type=int, metavar="N", help="The last start of release N, from the journal or its kept log.")
 @click.option("--host", metavar="NAME", help="The current or last run of each service on this host.")
 @common_options
 @pass_app

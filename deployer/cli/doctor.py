@@ -57,9 +57,7 @@ def doctor(app: App, seconds: float) -> int:
 def process_age() -> float:
     """Return the seconds since this process was started, interpreter included; 0 if the system does not say."""
     with suppress(OSError, ValueError, IndexError):
-        fields = (
-            Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        )
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
     return 0.0
 

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="With --watch: seconds between two looks.",
 )
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Also show what SGLang made of its arguments at that start."
-)
+@click.option("-v", "--verbose", is_flag=True, help="Also show what SGLang made of its arguments at that start.")
 @common_options
 @pass_app
 def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
@@ -108,9 +106,7 @@ def history(app: App, release: int | None, defaults: bool) -> int:
       deployer history 2 --defaults
     """
     if defaults and release is None:
-        raise UsageError(
-            "--defaults shows the arguments of one release", remedy="name it: deployer history 2"
-        )
+        raise UsageError("--defaults shows the arguments of one release", remedy="name it: deployer history 2")
     with app.session("history") as session:
         from deployer.inspect.history import history as releases_of
         from deployer.inspect.history import release_report
@@ -152,9 +148,7 @@ def logs(app: App, follow: bool, lines: int, release: int | None) -> int:
       deployer logs --release 3 -n 200
     """
     if app.as_json and follow:
-        raise UsageError(
-            "--follow never ends and cannot be one JSON document", remedy="leave out one of the two"
-        )
+        raise UsageError("--follow never ends and cannot be one JSON document", remedy="leave out one of the two")
     with app.session("logs") as session:
         from deployer.inspect.history import log
 

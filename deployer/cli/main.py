@@ -90,11 +90,7 @@ class Commands(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        names = [
-            CompletionItem(name, help=text)
-            for name, (_, text) in COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
+        names = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 

@@ -35,9 +35,7 @@ class BenchConfig(Model):
     warmup_tokens: int = Field(16, ge=1, le=100_000, description="tokens in a warm-up's answer")
     singles: int = Field(2, ge=0, le=100, description="requests sent one at a time, for single-stream speed")
     waves: int = Field(1, ge=1, le=100, description="requests of a pass = level x waves")
-    requests: int = Field(
-        1, ge=1, le=100_000, description="minimum of requests in a pass; waves are added to reach it"
-    )
+    requests: int = Field(1, ge=1, le=100_000, description="minimum of requests in a pass; waves are added to reach it")
     requests_at_least: int = Field(
         200,
         ge=0,
@@ -46,9 +44,7 @@ class BenchConfig(Model):
         "as far as the budget allows",
     )
     repeats: int = Field(2, ge=1, le=20, description="passes of a level, as far as the budget allows")
-    discard: bool = Field(
-        True, description="run an uncounted wave before a level's first pass, if the budget allows"
-    )
+    discard: bool = Field(True, description="run an uncounted wave before a level's first pass, if the budget allows")
     budget: float = Field(
         300.0,
         ge=1,
@@ -64,9 +60,7 @@ class BenchConfig(Model):
     sanity: Literal["report", "gate"] = Field(
         "report", description="whether an insane answer is only reported, or fails the gate"
     )
-    request_timeout: float = Field(
-        900.0, gt=0, le=86_400, description="time limit for one request, in seconds"
-    )
+    request_timeout: float = Field(900.0, gt=0, le=86_400, description="time limit for one request, in seconds")
     place: Literal["auto", "host", "operator"] = Field(
         "auto", description="where the load client runs; auto: on the host if it has httpx, else here"
     )
@@ -94,9 +88,7 @@ class BenchConfig(Model):
 #: varies by 17 % between equal runs.
 SINGLE_GATE = "single_stream_tok_s"
 RATE_GATES = ("aggregate_tok_s", "steady_tok_s")
-TIME_GATES = tuple(
-    f"{figure}_{quantile}_s" for figure in ("ttft", "itl", "tpot") for quantile in ("p50", "p95")
-)
+TIME_GATES = tuple(f"{figure}_{quantile}_s" for figure in ("ttft", "itl", "tpot") for quantile in ("p50", "p95"))
 LEVEL_GATES = (*RATE_GATES, *TIME_GATES)
 _LEVEL = re.compile(r"[1-9][0-9]{0,3}")
 _NUMBER = re.compile(r"-?[0-9]{1,20}", re.A)
@@ -145,9 +137,7 @@ class RelativeGate(Model):
         "profile",
         description="what decides: earlier starts of the same profile, starts of the live one, or nothing",
     )
-    starts: int = Field(
-        5, ge=1, le=20, description="how many starts of the baseline to compare with, the newest first"
-    )
+    starts: int = Field(5, ge=1, le=20, description="how many starts of the baseline to compare with, the newest first")
     max_loss: float = Field(0.05, gt=0, le=0.45, description="tolerated loss of throughput, as a share")
     max_level_loss: float = Field(
         0.12, gt=0, le=0.9, description="tolerated loss at a single level, or of the single stream"

@@ -132,9 +132,7 @@ def matching(pattern: str, expected: str, *, repeat: bool = True) -> AfterValida
 
 def _stall(stall: dict[str, float]) -> dict[str, float]:
     wrong: list[tuple[str | int, str]] = [
-        (name, unknown(name, STALL_DEFAULTS, kind="unknown phase"))
-        for name in stall
-        if name not in STALL_DEFAULTS
+        (name, unknown(name, STALL_DEFAULTS, kind="unknown phase")) for name in stall if name not in STALL_DEFAULTS
     ]
     wrong += [(name, "must be above 0 seconds") for name, seconds in stall.items() if seconds <= 0]
     if wrong:
@@ -170,9 +168,5 @@ class Limits(Model):
     """How much is served at a time."""
 
     max_running_requests: Count | None = Field(None, description="requests that run at a time")
-    max_total_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
-        None, description="tokens in the KV pool"
-    )
-    context_length: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
-        None, description="longest context, in tokens"
-    )
+    max_total_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = Field(None, description="tokens in the KV pool")
+    context_length: Annotated[int, Field(ge=1, le=2**40)] | None = Field(None, description="longest context, in tokens")

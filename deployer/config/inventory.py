@@ -54,12 +54,8 @@ class HostConfig(Model):
         "pinned: the key is host_key",
     )
     known_hosts: LocalPath | None = Field(None, description="known_hosts file instead of ~/.ssh/known_hosts")
-    host_key: HostKey | None = Field(
-        None, description='the pinned key: "ssh-ed25519 AAAA..." or "SHA256:..."'
-    )
-    sudo: Literal["auto", "never"] = Field(
-        "auto", description="auto: become root with sudo if the login is not root"
-    )
+    host_key: HostKey | None = Field(None, description='the pinned key: "ssh-ed25519 AAAA..." or "SHA256:..."')
+    sudo: Literal["auto", "never"] = Field("auto", description="auto: become root with sudo if the login is not root")
     python: Text = Field("python3", description="Python 3.8 or later on the host, for deployer's own agent")
     gpus: int | None = Field(None, ge=0, le=1024, description="number of GPUs in the host; 0: none")
     connect_timeout: Seconds = Field(15.0, description="time limit for connecting, in seconds")
@@ -87,18 +83,14 @@ class EngineConfig(Model):
     python: HostPath = Field(description="the Python that has SGLang, such as /opt/sglang/bin/python")
     cuda_home: HostPath | None = Field(None, description="CUDA_HOME; its bin folder is added to PATH")
     ld_library_path: list[HostPath] = Field([], description="folders of LD_LIBRARY_PATH")
-    path: list[HostPath] = Field(
-        [], description="folders of PATH in addition to the engine's, CUDA's and the system's"
-    )
+    path: list[HostPath] = Field([], description="folders of PATH in addition to the engine's, CUDA's and the system's")
 
 
 class Deadlines(Model):
     """How long things may take, in seconds."""
 
     start: Seconds = Field(2700.0, description="from start to ready, overall")
-    grace: Seconds = Field(
-        600.0, description="how long an unproven candidate waits for its operator to return"
-    )
+    grace: Seconds = Field(600.0, description="how long an unproven candidate waits for its operator to return")
     lease: Annotated[float, Field(ge=5, le=3600)] = Field(
         30.0, description="how long the lease lives without a heartbeat"
     )
@@ -117,9 +109,7 @@ class ServiceConfig(Model):
     name: str = Field(exclude=True)
     host: HostName = Field(description="name of a host of this inventory")
     model: Text = Field(description="path of the checkpoint on the host, or a hub id")
-    served_model_name: Text | None = Field(
-        None, description="model name that clients use; default: the model's path"
-    )
+    served_model_name: Text | None = Field(None, description="model name that clients use; default: the model's path")
     port: int = Field(30000, ge=1, le=65535, description="port of the endpoint")
     bind: Address = Field("127.0.0.1", description="address the endpoint binds to")
     advertised: Url | None = Field(
@@ -133,9 +123,7 @@ class ServiceConfig(Model):
     environment: Environment = Field({}, description="more environment variables: text or secrets")
     api_key: Secret | None = Field(None, description="key that clients have to send (SGLang 0.5.5 or later)")
     limits: Limits = Field(Limits(), description="limits for every profile; a profile's own take precedence")
-    extra_args: dict[str, Any] = Field(
-        {}, description="more SGLang flags, as in a profile; these take precedence"
-    )
+    extra_args: dict[str, Any] = Field({}, description="more SGLang flags, as in a profile; these take precedence")
     deadlines: Deadlines = Field(Deadlines(), description="how long things may take")
     bench: BenchConfig = Field(BenchConfig(), description="the smoke benchmark")
     gate: Gate = Field({}, description="thresholds for every profile; a profile's own take precedence")
@@ -229,9 +217,7 @@ def _table(data: Mapping[str, Any], key: str, problems: list[Problem]) -> dict[s
 def _named(table: dict[str, Any], kind: str, problems: list[Problem]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, raw in table.items():
         if not NAME.fullmatch(name):
-            problems.append(
-                Problem((kind, name), "a name may have lower-case letters, digits, - and _ (40 at most)")
-            )
+            problems.append(Problem((kind, name), "a name may have lower-case letters, digits, - and _ (40 at most)"))
         elif not isinstance(raw, dict):
             problems.append(Problem((kind, name), f"found {shown(raw)}, expected a table [{kind}.NAME]"))
         elif "name" in raw:
@@ -270,9 +256,7 @@ def _between(hosts: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]
         if not isinstance(host, str):
             continue
         if host not in hosts:
-            problems.append(
-                Problem((*at, "host"), unknown(host, hosts, kind=f"there is no host {shown(host)}"))
-            )
+            problems.append(Problem((*at, "host"), unknown(host, hosts, kind=f"there is no host {shown(host)}")))
             continue
         count = hosts[host].get("gpus") if isinstance(hosts[host], dict) else None
         if isinstance(count, int) and isinstance(gpus, list):

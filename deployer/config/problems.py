@@ -80,9 +80,7 @@ def read_text(path: Path, what: str) -> str:
             f"{what} {name} does not exist", remedy="give the path of an existing file, or create it"
         ) from None
     except IsADirectoryError:
-        raise ConfigError(
-            f"{what} {name} is a folder, not a file", remedy="give the path of the file in it"
-        ) from None
+        raise ConfigError(f"{what} {name} is a folder, not a file", remedy="give the path of the file in it") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
@@ -110,9 +108,7 @@ def parse_toml(text: str, path: Path, what: str) -> dict[str, Any]:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         reason = "tables are nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ConfigError(
-            f"{what} {name} is not TOML: {printable(reason)}", remedy=f"correct {name}"
-        ) from None
+        raise ConfigError(f"{what} {name} is not TOML: {printable(reason)}", remedy=f"correct {name}") from None
     if not data:
         raise ConfigError(f"{what} {name} is empty", remedy="docs/configuration.md lists what belongs there")
     return data
@@ -194,9 +190,7 @@ def _problem(item: Mapping[str, Any], model: type[BaseModel], at: KeyPath) -> Pr
         allowed = [str(value) for value in literals_at(model, place)]
         near = nearest(item["input"], allowed) if isinstance(item["input"], str) else None
         hint = f"; did you mean {near}?" if near else ""
-        return Problem(
-            path, f"found {value}{hint} (allowed: {', '.join(allowed) or context.get('expected')})"
-        )
+        return Problem(path, f"found {value}{hint} (allowed: {', '.join(allowed) or context.get('expected')})")
     if kind in _EXPECTED:
         return Problem(path, f"found {value}, expected {_EXPECTED[kind]}")
     if kind in _LENGTHS:
@@ -246,9 +240,7 @@ def _plain(annotation: Any) -> Any:
         elif origin in (Union, types.UnionType):
             members = [member for member in typing.get_args(annotation) if member is not type(None)]
             models = [
-                member
-                for member in map(_plain, members)
-                if isinstance(member, type) and issubclass(member, BaseModel)
+                member for member in map(_plain, members) if isinstance(member, type) and issubclass(member, BaseModel)
             ]
             annotation = models[0] if models else members[0]
         else:

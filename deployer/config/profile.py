@@ -132,9 +132,7 @@ class Profile(Model):
     relative_gate: RelativeGate = Field(
         RelativeGate(), description="comparison with earlier proven starts, if it differs from the service's"
     )
-    bench: BenchConfig = Field(
-        BenchConfig(), description="the smoke benchmark, if it differs from the service's"
-    )
+    bench: BenchConfig = Field(BenchConfig(), description="the smoke benchmark, if it differs from the service's")
     extra_args: dict[str, Any] = Field({}, description="more SGLang flags, checked against the version's own")
     environment: Annotated[dict[str, str], AfterValidator(check_environment)] = Field(
         {}, description="more environment variables"

@@ -124,9 +124,7 @@ def _from_command(command: list[str], where: str) -> str:
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a valid command"
-        raise ConfigError(
-            f"{where}, which prints a secret, cannot be run: {reason}", remedy="check its path"
-        ) from None
+        raise ConfigError(f"{where}, which prints a secret, cannot be run: {reason}", remedy="check its path") from None
     if result.returncode != 0:
         raise ConfigError(
             f"{where}, which prints a secret, ended with status {result.returncode}",
@@ -151,6 +149,4 @@ def _kind(value: Any) -> str:
 
 
 #: A value that may be plain text or a secret.
-TextOrSecret = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[Secret, Tag("<secret>")], Discriminator(_kind)
-]
+TextOrSecret = Annotated[Annotated[str, Tag("<text>")] | Annotated[Secret, Tag("<secret>")], Discriminator(_kind)]

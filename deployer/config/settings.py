@@ -81,9 +81,7 @@ def load_settings(flags: Mapping[str, Any] | None = None, folder: Path | None = 
     try:
         merged = Merged(**options)
     except ValidationError as error:
-        raise complain(
-            "settings", list(_from(error, sources)), remedy="correct them at their source"
-        ) from None
+        raise complain("settings", list(_from(error, sources)), remedy="correct them at their source") from None
     return Settings.model_construct(**{name: getattr(merged, name) for name in Settings.model_fields})
 
 

@@ -130,9 +130,7 @@ def preview(session: Session, profile: Profile) -> Preview:
 
 def _findings(session: Session, profile: Profile, observed: HostState) -> tuple[Finding, ...]:
     """Return what the rules say about the profile on this host."""
-    return judge(
-        observed_facts(profile, session.service, session.host_config, observed, session.learned)
-    ).findings
+    return judge(observed_facts(profile, session.service, session.host_config, observed, session.learned)).findings
 
 
 def warnings(findings: Iterable[Finding]) -> list[str]:
@@ -276,9 +274,7 @@ def not_agreed(release: Release, plan: Plan) -> Outcome:
     )
 
 
-def _leftover(
-    session: Session, transition: Transition, profile: Profile, reporter: Reporter
-) -> Outcome | None:
+def _leftover(session: Session, transition: Transition, profile: Profile, reporter: Reporter) -> Outcome | None:
     """Go on with a transition that nobody finished if it is the same profile's, else converge first."""
     reporter.note(f"A change to {transition.to} was left at the step '{transition.step}'")
     if transition.profile == profile.name and transition.step in RESUMABLE:

@@ -98,9 +98,7 @@ def choose(
     )
 
 
-def _reference(
-    proven: Sequence[Release], candidate: Release, live: str | None, baseline: str
-) -> Release | None:
+def _reference(proven: Sequence[Release], candidate: Release, live: str | None, baseline: str) -> Release | None:
     """Return the release whose configuration is the baseline: the live one if it fits, else the profile's newest."""
     if baseline == "none":
         return None

@@ -111,9 +111,7 @@ def _cannot(observed: HostState) -> str | None:
     return None
 
 
-def _ask(
-    client: HostClient, service: ServiceConfig, questions: Sequence[Question], timeout: float
-) -> list[Asked]:
+def _ask(client: HostClient, service: ServiceConfig, questions: Sequence[Question], timeout: float) -> list[Asked]:
     argvs = [item.words() for item in questions]
     question = {"want": "arguments", "argvs": argvs, "cwd": service.home or "/"}
     environment = {**questions[0].environment, "HF_HUB_OFFLINE": "1"}
@@ -211,8 +209,7 @@ def telling(asked: Asked, release: Release, learned: Path | None) -> Json:
     return {
         name: value
         for name, value in asked.resolved.items()
-        if name in release.requested.arguments
-        or (value not in (None, False, "", [], {}) and value != flags.get(name))
+        if name in release.requested.arguments or (value not in (None, False, "", [], {}) and value != flags.get(name))
     }
 
 
@@ -227,9 +224,7 @@ class _Store:
             data = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
             if data["schema"] != SCHEMA or data["verdict"] not in ("accepted", "refused"):
                 return None
-            return Asked(
-                data["verdict"], data["reason"], tuple(data["warnings"]), dict(data["resolved"]), cached=True
-            )
+            return Asked(data["verdict"], data["reason"], tuple(data["warnings"]), dict(data["resolved"]), cached=True)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 

@@ -35,9 +35,7 @@ class GateCase:
     def verdict(self, bench: BenchRun) -> Verdict:
         """Return the gate's verdict, with its summary and what the baseline was."""
         verdict = evaluate(bench, self.policy)
-        used = BaselineUsed(
-            self.settings.baseline, self.chosen.name or None, self.chosen.starts, self.chosen.earlier
-        )
+        used = BaselineUsed(self.settings.baseline, self.chosen.name or None, self.chosen.starts, self.chosen.earlier)
         return replace(verdict, summary=verdict.in_short(self.policy.name), baseline=used)
 
     def again(self, bench: BenchRun, seconds_left: float) -> list[int]:
@@ -71,9 +69,7 @@ class GateCase:
 def build_case(session: Session, candidate: Release, live: str | None) -> GateCase:
     """Choose earlier starts and read their benchmarks. One that cannot be read is left out."""
     settings = RelativeGate.model_validate(candidate.requested.relative_gate)
-    chosen = choose(
-        session.state().releases, candidate, live, baseline=settings.baseline, starts=settings.starts
-    )
+    chosen = choose(session.state().releases, candidate, live, baseline=settings.baseline, starts=settings.starts)
     benches = {name: bench for name in sorted(chosen.releases) if (bench := _bench(session, name))}
     policy = Policy(
         thresholds=candidate.requested.gate,

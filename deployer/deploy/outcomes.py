@@ -28,9 +28,7 @@ def restored_outcome(
 ) -> Outcome:
     """Return the outcome of a converge: ``word`` if the live release serves, else ``down``."""
     word = word if restored.serving else "down"
-    return Outcome(
-        word, service, profile, release, previous, exit_code=EXIT_CODES[word], message=restored.message
-    )
+    return Outcome(word, service, profile, release, previous, exit_code=EXIT_CODES[word], message=restored.message)
 
 
 def refused_outcome(error: DeployerError, service: str, profile: str | None) -> Outcome:

@@ -117,9 +117,7 @@ def unit_diff(before: str | None, after: str, *, before_name: str, after_name: s
     return "".join(lines)
 
 
-def expected_downtime(
-    releases: Iterable[Release], profile: str, stop_seconds: float = 5.0
-) -> tuple[float | None, str]:
+def expected_downtime(releases: Iterable[Release], profile: str, stop_seconds: float = 5.0) -> tuple[float | None, str]:
     """Return the seconds from stopping the old server to the candidate being ready, by earlier starts, and by which."""
     starts = [
         (item.profile, seconds)

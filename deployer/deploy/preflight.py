@@ -176,9 +176,7 @@ def _layout(release: Release | None) -> tuple[int, list[int]]:
 
     tp, pp = number("tp_size"), number("pp_size")
     replicas = 1 if arguments.get("enable_dp_attention") else number("dp_size")
-    places = rank_places(
-        tp=tp, pp=pp, replicas=replicas, base=number("base_gpu_id", 0), step=number("gpu_id_step")
-    )
+    places = rank_places(tp=tp, pp=pp, replicas=replicas, base=number("base_gpu_id", 0), step=number("gpu_id_step"))
     return tp * pp * replicas, places
 
 

@@ -112,9 +112,7 @@ class Rollout:
         message = error.message
         with suppress(DeployerError):
             state = self.session.state()
-            message += (
-                f"; live is {state.live_name or 'nothing'}, running is {state.running_name or 'nothing'}"
-            )
+            message += f"; live is {state.live_name or 'nothing'}, running is {state.running_name or 'nothing'}"
         self.reporter.failed("the change is out of our hands")
         outcome = self._outcome("interrupted", message, self._describe(error))
         return replace(outcome, exit_code=error.exit_code)
@@ -156,9 +154,7 @@ class Rollout:
                 if died:
                     failure, state = died, "failed"
                 kept = None if self.steps.proven else state
-                restored = restore(
-                    self.session, self.candidate, self.reporter, failure, kept, self.progress.timeline
-                )
+                restored = restore(self.session, self.candidate, self.reporter, failure, kept, self.progress.timeline)
                 return self._restored(failure, state, verdict, restored, interrupted=interrupted)
             except ChannelLost:
                 lost = True

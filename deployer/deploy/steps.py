@@ -130,9 +130,7 @@ class Steps:
             f"{name}.json": json.dumps(encode(data), indent=1, ensure_ascii=False) + "\n"
             for name, data in files.items()
         }
-        self.session.client.release_update(
-            self.candidate.service, self.candidate.release, patch=patch, files=texts
-        )
+        self.session.client.release_update(self.candidate.service, self.candidate.release, patch=patch, files=texts)
 
     def _enter(self, step: Step, patch: Mapping[str, object] | None = None) -> Step:
         """Record that ``step`` begins, before it does."""

@@ -45,9 +45,7 @@ def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> str:
 def explain_death(session: Session, started: Started, unit: UnitState, step: Step) -> Failure:
     """Return what the log says about a server that died after it was ready."""
     lines = [entry.text for entry in service_log.entries(session, cursor=started.cursor) if not entry.piece]
-    cause = classify(
-        lines, {"result": unit.result, "exec_code": unit.exec_code, "exec_status": unit.exec_status}
-    )
+    cause = classify(lines, {"result": unit.result, "exec_code": unit.exec_code, "exec_status": unit.exec_status})
     return Failure(
         signature=cause.signature,
         cause=f"the server died while it served ({unit.active}, {unit.result}): {cause.cause}",

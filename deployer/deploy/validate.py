@@ -32,9 +32,7 @@ def ask_engine(session: Session, release: Release, observed: HostState) -> Asked
     return ask_host(session.client, session.service, observed, [question])[0]
 
 
-def validate(
-    session: Session, release: Release, reporter: Reporter, observed: HostState | None = None
-) -> None:
+def validate(session: Session, release: Release, reporter: Reporter, observed: HostState | None = None) -> None:
     """Let the host's systemd read the unit, and raise ValidationRefused if it understands anything else.
 
     With ``observed`` (its facts) the host's SGLang is asked too, and what it resolves goes into the manifest.
@@ -88,9 +86,7 @@ def probe_problems(report: ProbeReport, argv: Sequence[str]) -> list[str]:
     for drop_in in report.drop_ins:
         decisive = sorted(DECISIVE.intersection(drop_in.keys))
         if decisive:
-            problems.append(
-                f"{drop_in.path} sets {', '.join(decisive)}: remove it, or put it into the template"
-            )
+            problems.append(f"{drop_in.path} sets {', '.join(decisive)}: remove it, or put it into the template")
     if report.load_error:
         problems.append(report.load_error)
     else:

@@ -64,9 +64,7 @@ class Verification:
     @property
     def refused(self) -> tuple[ArgumentInEffect, ...]:
         """The differences that the profile does not allow."""
-        return tuple(
-            check for check in self.differences if not self.allowed.intersection(aliases(check.argument))
-        )
+        return tuple(check for check in self.differences if not self.allowed.intersection(aliases(check.argument)))
 
     @property
     def unverified(self) -> tuple[str, ...]:
@@ -177,8 +175,7 @@ def _defaults(version: str | None, learned: Path | None, info: Mapping[str, Any]
 def _difference(check: ArgumentInEffect) -> str:
     why = f" (SGLang: {check.reason})" if check.reason else ""
     return (
-        f"{check.argument} is {check.effective!r} in the running server; "
-        f"the profile requested {check.requested!r}{why}"
+        f"{check.argument} is {check.effective!r} in the running server; the profile requested {check.requested!r}{why}"
     )
 
 
@@ -192,9 +189,7 @@ def _identity(client: HostClient, endpoint: Endpoint, invocation_id: str) -> lis
     if state.unit.invocation_id != invocation_id:
         problems.append(f"{name} was started again since: another invocation is running")
     listeners = [
-        item
-        for item in state.listeners
-        if item.port == endpoint.port and serves(item.address, endpoint.address)
+        item for item in state.listeners if item.port == endpoint.port and serves(item.address, endpoint.address)
     ]
     if not listeners:
         problems.append(f"nothing listens on {endpoint.address}:{endpoint.port}")
@@ -205,9 +200,7 @@ def _identity(client: HostClient, endpoint: Endpoint, invocation_id: str) -> lis
     return problems
 
 
-def server_info(
-    client: HostClient, endpoint: Endpoint, *, timeout: float = 30.0
-) -> tuple[dict[str, Any] | None, str]:
+def server_info(client: HostClient, endpoint: Endpoint, *, timeout: float = 30.0) -> tuple[dict[str, Any] | None, str]:
     """Return the server's own account of itself (older versions have it at another path), or why there is none.
 
     ``timeout``: seconds for each path.
@@ -257,9 +250,7 @@ def _advertised(
         reraise=True,
     )
     try:
-        with httpx.Client(
-            transport=transport, timeout=ADVERTISED_SECONDS / 2, headers=endpoint.headers
-        ) as session:
+        with httpx.Client(transport=transport, timeout=ADVERTISED_SECONDS / 2, headers=endpoint.headers) as session:
             answer = attempts(session.get, path)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return [f"the advertised address {url} does not answer from here: {type(error).__name__}: {error}"]
@@ -269,9 +260,7 @@ def _advertised(
     if shown is None:
         return [f"the advertised address answers {path}, but not as an SGLang server does"]
     if models is not None and shown != models:
-        return [
-            f"the advertised address leads to another server: it serves {sorted(shown)}, ours {sorted(models)}"
-        ]
+        return [f"the advertised address leads to another server: it serves {sorted(shown)}, ours {sorted(models)}"]
     return []
 
 

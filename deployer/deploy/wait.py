@@ -249,9 +249,7 @@ class Wait:
         unit = {name: getattr(self._unit, name) for name in _UNIT_FIGURES} if self._unit else {}
         unit.update({name: detail[theirs] for name, theirs in _UNIT_FIGURES.items() if theirs in detail})
         detail = redact({**detail, **unit}, self.endpoint.secrets)
-        cause = classify(
-            list(self._lines), as_unit_end(detail), stalled=state.phase if proof == "stall" else None
-        )
+        cause = classify(list(self._lines), as_unit_end(detail), stalled=state.phase if proof == "stall" else None)
         failure = explain(
             proof, cause, detail, state, port=self.endpoint.port, deadline=self.deadlines.start, log_tail=tail
         )
@@ -307,9 +305,7 @@ class Wait:
                 cached=self._loading.cached,
                 gpu_memory=self._proc.gpu_memory if self._proc else None,
                 estimate=self.estimate,
-                remaining=self.estimate.remaining(state.phase, self._in_phase(state))
-                if self.estimate
-                else None,
+                remaining=self.estimate.remaining(state.phase, self._in_phase(state)) if self.estimate else None,
                 lines=tuple(self._new),
                 quiet=now - self._moved,
             )

@@ -198,9 +198,7 @@ class ChannelHost:
             with self._sending:
                 self._pipe.send(line)
         except OSError as error:
-            raise ChannelLost(
-                f"{self._name}: the connection broke: {error or type(error).__name__}"
-            ) from error
+            raise ChannelLost(f"{self._name}: the connection broke: {error or type(error).__name__}") from error
 
     def _read(self, first: bytes) -> None:
         reason = "the host closed it"

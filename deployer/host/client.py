@@ -214,9 +214,7 @@ class HostClient:
             "reason": reason,
             "ttl": ttl,
             "wait": wait,
-            "reclaim": None
-            if reclaim is None
-            else {"generation": reclaim.generation, "token": reclaim.token},
+            "reclaim": None if reclaim is None else {"generation": reclaim.generation, "token": reclaim.token},
         }
         return self._ask(LeaseGrant.from_json, "lease.acquire", _given(args), LONG + wait)
 
@@ -230,9 +228,7 @@ class HostClient:
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def stage(
-        self, release: Release, files: Mapping[str, Mapping[str, Any]], *, user: str | None = None
-    ) -> str:
+    def stage(self, release: Release, files: Mapping[str, Mapping[str, Any]], *, user: str | None = None) -> str:
         """Write a release's folder whole and return its path. Raise AgentError ``exists``.
 
         ``files``: name -> ``{"text", "mode"}``; ``user`` owns those that nobody else may read.
@@ -274,9 +270,7 @@ class HostClient:
 
     def transition_step(self, service: str, step: Step, patch: Mapping[str, Any] | None = None) -> Transition:
         """Record that a step begins."""
-        return self._transition(
-            "transition.step", {"service": service, "step": step, "patch": encode(patch or {})}
-        )
+        return self._transition("transition.step", {"service": service, "step": step, "patch": encode(patch or {})})
 
     def _transition(self, op: str, args: Json) -> Transition:
         return decoded(Transition.from_json, self._call(op, args, timeout=LONG)["transition"], self.name)

@@ -97,9 +97,7 @@ def changed_key(hostname: str, offered: str, known: str, where: str) -> HostKeyR
     )
 
 
-def install(
-    client: paramiko.SSHClient, config: HostConfig, ssh_config: dict[str, Any], *, jump: bool
-) -> list[Path]:
+def install(client: paramiko.SSHClient, config: HostConfig, ssh_config: dict[str, Any], *, jump: bool) -> list[Path]:
     """Give an unconnected client its known keys and its policy. Return the files that were read.
 
     A jump host is never pinned (the pin is the target's key): it is checked against known_hosts.

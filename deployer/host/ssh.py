@@ -266,9 +266,7 @@ def jump_chain(
         if last is False:
             inner = fabric.base_ssh_config.lookup(name).get("proxyjump")
             last = jump_chain(inner, fabric, timeout, kwargs, (*seen, name)) if inner else False
-        last = Connection(
-            hop, config=fabric, gateway=last, connect_timeout=timeout, connect_kwargs=dict(kwargs)
-        )
+        last = Connection(hop, config=fabric, gateway=last, connect_timeout=timeout, connect_kwargs=dict(kwargs))
     return last
 
 

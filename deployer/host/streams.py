@@ -26,9 +26,7 @@ def translated(error: AgentError, host: str) -> DeployerError:
             lease = Lease(0)
         service = f" for {lease.service}" if lease.service else ""
         left = f"another {lease.expires_in:.0f} s at least"
-        return LeaseHeld(
-            f"{host} is being changed{service} by {lease.owner}, for {left}", detail=error.detail
-        )
+        return LeaseHeld(f"{host} is being changed{service} by {lease.owner}, for {left}", detail=error.detail)
     if error.code == "lease-lost":
         return LeaseLost(f"{host}: {error.message}", detail=error.detail)
     if error.code == "moved":
@@ -94,6 +92,4 @@ def decoded(decode: Callable[[Json], Decoded], data: Json, host: str) -> Decoded
     try:
         return decode(data)
     except BadRecord as error:
-        raise AgentError(
-            "bad-answer", f"{host}: its answer has another shape than expected: {error}"
-        ) from error
+        raise AgentError("bad-answer", f"{host}: its answer has another shape than expected: {error}") from error

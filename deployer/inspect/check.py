@@ -112,9 +112,7 @@ class Checker:
             answers = ask_host(session.client, service, state, list(questions.values()))
         return HostView(state, dict(zip(questions, answers, strict=True)))
 
-    def examine(
-        self, service: ServiceConfig, profile: Profile, host: HostView | None = None
-    ) -> CheckedProfile:
+    def examine(self, service: ServiceConfig, profile: Profile, host: HostView | None = None) -> CheckedProfile:
         """Return the findings about one profile on one service, and the rules that lacked a fact."""
         state = host.state if host is not None else None
         answer = host.answer(profile) if host is not None else None
@@ -128,9 +126,7 @@ class Checker:
         if answer is not None and answer.verdict == "refused":
             report = report.with_problems([engine_complaint(answer, version)])
         missing = [
-            Finding(
-                item.code, Severity.ERROR, "the host has what the service names", item.message, item.remedy
-            )
+            Finding(item.code, Severity.ERROR, "the host has what the service names", item.message, item.remedy)
             for item in (installation(state, service) if state is not None else ())
         ]
         return CheckedProfile(

@@ -100,9 +100,7 @@ class BenchStore:
 
     def _profile(self, profile: str) -> Subject:
         """Return the starts of the newest measured configuration of a profile, the newest first."""
-        measured = [
-            item for item in reversed(self.releases) if item.profile == profile and item.bench_summary
-        ]
+        measured = [item for item in reversed(self.releases) if item.profile == profile and item.bench_summary]
         if not measured:
             raise Refused(
                 f"{profile!r} has no benchmark: it is not a file, a measured release or a measured profile",
@@ -159,9 +157,7 @@ def from_file(path: str) -> Subject:
         with Path(path).open("rb") as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
-            raise ConfigError(
-                f"{path} is not a benchmark: it is larger than {LARGEST >> 20} MiB", remedy=remedy
-            )
+            raise ConfigError(f"{path} is not a benchmark: it is larger than {LARGEST >> 20} MiB", remedy=remedy)
         document = read_json(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
@@ -301,9 +297,7 @@ def compared(subjects: Sequence[Subject], noise: Noise, *, anyway: bool = False)
     )
 
 
-def compare_words(
-    words: Sequence[str], open_store: Callable[[], BenchStore], *, anyway: bool = False
-) -> Compared:
+def compare_words(words: Sequence[str], open_store: Callable[[], BenchStore], *, anyway: bool = False) -> Compared:
     """Compare what the words stand for. The host is connected (``open_store``) only if one is not a file."""
     store = cache(open_store)
     named = subjects(words, store)

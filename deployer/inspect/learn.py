@@ -59,9 +59,7 @@ def learn(client: HostClient, service: ServiceConfig, folder: Path) -> Learned:
     Raise HostError if the host's SGLang does not answer with a table, ConfigError if the file cannot be written.
     """
     try:
-        answer = run_program(
-            client, service, {"want": "flags", "cwd": service.home or "/"}, _environment(service)
-        )
+        answer = run_program(client, service, {"want": "flags", "cwd": service.home or "/"}, _environment(service))
     except Unanswered as silence:
         raise HostError(
             f"{client.name}: the flags of {service.engine.python} could not be read: {silence}",
@@ -101,16 +99,12 @@ def learn(client: HostClient, service: ServiceConfig, folder: Path) -> Learned:
         ) from error
     table = flag_table(version, folder)
     before = flag_table(version)
-    return Learned(
-        client.name, service.engine.python, table, path, str(before.version), difference(before, table)
-    )
+    return Learned(client.name, service.engine.python, table, path, str(before.version), difference(before, table))
 
 
 def _lines(document: Mapping[str, Any]) -> str:
     """Return it as JSON with a line for each flag, so that two tables can be compared by eye."""
-    head = json.dumps(
-        {name: value for name, value in document.items() if name != "flags"}, ensure_ascii=False
-    )
+    head = json.dumps({name: value for name, value in document.items() if name != "flags"}, ensure_ascii=False)
     flags = ",\n".join(json.dumps(flag, ensure_ascii=False) for flag in document["flags"] or ())
     return f'{head[:-1]}, "flags": [\n{flags}\n]}}\n'
 

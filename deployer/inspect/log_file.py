@@ -74,9 +74,7 @@ def excerpt_of(path: str) -> Excerpt:
             return fewer_lines(_of_file(file))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(
-            f"{path} cannot be read: {why}", remedy="name a log file, or - for standard input"
-        ) from error
+        raise UsageError(f"{path} cannot be read: {why}", remedy="name a log file, or - for standard input") from error
 
 
 def _of_file(file: IO[bytes]) -> Excerpt:
@@ -113,9 +111,7 @@ def _limited(chunks: Iterable[bytes], done: str, deadline: float | None = None) 
         if left <= 0:
             raise _Unread(f"it goes on after the {ENDLESS >> 30} GiB that were {done}")
         if deadline is not None and time.monotonic() > deadline:
-            raise _Unread(
-                f"it goes on after the {(ENDLESS - left) >> 20} MiB that were {done} in {UNPACKING:g} s"
-            )
+            raise _Unread(f"it goes on after the {(ENDLESS - left) >> 20} MiB that were {done} in {UNPACKING:g} s")
 
 
 def ends_of(chunks: Iterable[bytes], *, head: int = HEAD, tail: int = TAIL) -> Excerpt:

@@ -156,18 +156,14 @@ def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[st
             f"the unit file of {lost.release} is gone although it was live: `deployer rollback --to` restores it"
         )
     if state.live and stored_unit is not None and state.live.text != stored_unit:
-        differences.append(
-            f"{state.live.path} was edited by hand: it differs from the unit kept in release {live}"
-        )
+        differences.append(f"{state.live.path} was edited by hand: it differs from the unit kept in release {live}")
     if state.transition is None:
         if state.candidate is not None:
             differences.append(
                 f"a candidate unit is left at {state.candidate.path} although nobody is changing the service"
             )
         if live and state.running and state.running.release != live:
-            differences.append(
-                f"{state.running.release or 'an unknown release'} is running while {live} is live"
-            )
+            differences.append(f"{state.running.release or 'an unknown release'} is running while {live} is live")
         if live and state.running is None:
             how = ", ".join(word for word in (state.unit.active, state.unit.result) if word)
             differences.append(f"the live service is not running ({how})")

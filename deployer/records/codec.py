@@ -200,9 +200,7 @@ def _fixed(items: list[Decoder]) -> Decoder:
     def decode(value: Any, place: str) -> tuple[Any, ...]:
         if not isinstance(value, (list, tuple)) or len(value) != len(items):
             raise _unfit(place, f"a list of {len(items)} values", value)
-        return tuple(
-            item(one, f"{place}[{index}]") for index, (item, one) in enumerate(zip(items, value, strict=True))
-        )
+        return tuple(item(one, f"{place}[{index}]") for index, (item, one) in enumerate(zip(items, value, strict=True)))
 
     return decode
 
@@ -214,9 +212,7 @@ def _mapping(key: Callable[[str], Any], item: Decoder) -> Decoder:
         try:
             return {key(name): item(one, f"{place}.{name}") for name, one in value.items()}
         except ValueError as error:
-            raise (
-                error if isinstance(error, BadRecord) else _unfit(place, "whole numbers as keys", value)
-            ) from None
+            raise (error if isinstance(error, BadRecord) else _unfit(place, "whole numbers as keys", value)) from None
 
     return decode
 

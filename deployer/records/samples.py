@@ -96,7 +96,6 @@ class Sampled(Record):
     def mean(self, what: Callable[[GpuSample], float | None]) -> dict[int, float]:
         """Return the mean of something over the samples of each GPU, without GPUs that do not report it."""
         known = {
-            index: [value for gpu in looks if (value := what(gpu)) is not None]
-            for index, looks in self.gpus.items()
+            index: [value for gpu in looks if (value := what(gpu)) is not None] for index, looks in self.gpus.items()
         }
         return {index: fmean(values) for index, values in known.items() if values}

@@ -53,17 +53,13 @@ def _unanswered(stage: Counted, where: str) -> Iterator[str]:
 
 def bench_view(name: str, bench: BenchRun) -> RenderableType:
     """Return one benchmark as a table: a line a level."""
-    shown = Table(
-        show_edge=False, pad_edge=False, header_style="bold", title=Text(name), title_justify="left"
-    )
+    shown = Table(show_edge=False, pad_edge=False, header_style="bold", title=Text(name), title_justify="left")
     for title in ("level", "done", "tok/s", "steady tok/s", "TTFT p50 ms", "p95", "ITL p50 ms", "p95"):
         shown.add_column(title, justify="right")
     if singles := bench.singles:
         first, gap = singles.ttft_s or Quantiles(), singles.tpot_s or Quantiles()
         speed = number(bench.single_stream_tok_s, "tok/s")
-        shown.add_row(
-            "one", _done(singles), speed, "", number(first.p50, "ms"), "", number(gap.p50, "ms"), ""
-        )
+        shown.add_row("one", _done(singles), speed, "", number(first.p50, "ms"), "", number(gap.p50, "ms"), "")
     for level in bench.levels:
         times = (level.ttft_s or Quantiles(), level.itl_s or Quantiles())
         shown.add_row(

@@ -20,9 +20,7 @@ def plan_view(
     profile = escape(plan.profile)
     parts: list[RenderableType] = []
     if plan.action == "nothing":
-        parts.append(
-            Text.from_markup(f"[green]Nothing to do:[/green] {profile} is live as {plan.live} and healthy.")
-        )
+        parts.append(Text.from_markup(f"[green]Nothing to do:[/green] {profile} is live as {plan.live} and healthy."))
     elif plan.action == "converge":
         broken = f"{profile} is live as {plan.live} but does not run as it should:"
         parts.append(Text.from_markup(f"[yellow]{broken}[/yellow] it would be started again."))
@@ -41,15 +39,11 @@ def plan_view(
             downtime = f"about {age(plan.downtime)} (from {plan.downtime_basis})"
         stopped = f"{escape(plan.live or 'what runs now')} is stopped"
         parts.append(
-            Text.from_markup(
-                f"[bold]A restart is needed:[/bold] {stopped}. Expected downtime: {escape(downtime)}."
-            )
+            Text.from_markup(f"[bold]A restart is needed:[/bold] {stopped}. Expected downtime: {escape(downtime)}.")
         )
     parts += [Text(text if text.startswith("warning ") else f"note: {text}") for text in notes]
     for item in objections:
-        parts.append(
-            Text.from_markup(f"[red]objection:[/red] {escape(item.message)}\n  remedy: {escape(item.remedy)}")
-        )
+        parts.append(Text.from_markup(f"[red]objection:[/red] {escape(item.message)}\n  remedy: {escape(item.remedy)}"))
     return Group(*parts)
 
 

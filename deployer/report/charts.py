@@ -83,25 +83,19 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Markup
         share = value / (max(y_ticks[-1], top) or 1)
         return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
 
-    parts = [
-        Markup('<svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-            WIDTH, HEIGHT, title
-        )
-    ]
+    parts = [Markup('<svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, title)]
     for tick in y_ticks:
         parts.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(
-                _LEFT, WIDTH - _RIGHT, y=up(tick)
-            )
+            Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(_LEFT, WIDTH - _RIGHT, y=up(tick))
         )
         parts.append(_text(_LEFT - 6, up(tick) + 4, figure(tick), "tick", "end"))
     for tick in x_ticks:
         parts.append(_text(across(tick), HEIGHT - _BOTTOM + 15, figure(tick), "tick", "middle"))
     parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 6, x.title, "axis", "middle"))
     parts.append(
-        Markup(
-            '<text class="axis" text-anchor="middle" transform="translate(11 {}) rotate(-90)">{}</text>'
-        ).format((HEIGHT - _BOTTOM + _TOP) / 2, y.title)
+        Markup('<text class="axis" text-anchor="middle" transform="translate(11 {}) rotate(-90)">{}</text>').format(
+            (HEIGHT - _BOTTOM + _TOP) / 2, y.title
+        )
     )
     placed: list[tuple[float, float]] = []
     for line in series:
@@ -135,18 +129,16 @@ def _line(
         )
     for place, low, high in line.spans:
         parts.append(
-            Markup('<line class="span" x1="{x}" x2="{x}" y1="{}" y2="{}"/>').format(
-                up(low), up(high), x=across(place)
-            )
+            Markup('<line class="span" x1="{x}" x2="{x}" y1="{}" y2="{}"/>').format(up(low), up(high), x=across(place))
         )
     for place, value in line.dots:
         parts.append(Markup('<circle class="dot" cx="{}" cy="{}" r="1.8"/>').format(across(place), up(value)))
     for point in line.points:
         left, top = across(point.x), up(point.y)
         parts.append(
-            Markup(
-                '<g class="point" tabindex="0" data-words="{}"><title>{}</title>{}<circle class="target" '
-            ).format(point.words, point.words, marker(line.number, left, top))
+            Markup('<g class="point" tabindex="0" data-words="{}"><title>{}</title>{}<circle class="target" ').format(
+                point.words, point.words, marker(line.number, left, top)
+            )
             + Markup('cx="{}" cy="{}" r="11"/></g>').format(left, top)
         )
         if point.label:
@@ -207,6 +199,4 @@ def _log(value: float) -> float:
 
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str) -> Markup:
-    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(
-        kind, x, y, anchor, escape(words)
-    )
+    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(kind, x, y, anchor, escape(words))

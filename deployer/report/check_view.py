@@ -26,9 +26,7 @@ def finding_lines(findings: Iterable[Finding]) -> Table:
     table.add_column(overflow="fold")
     for item in findings:
         style = STYLES[item.severity]
-        table.add_row(
-            f"[{style}]{item.severity}[/{style}]", f"[bold]{escape(item.rule)}[/bold]", escape(item.text)
-        )
+        table.add_row(f"[{style}]{item.severity}[/{style}]", f"[bold]{escape(item.rule)}[/bold]", escape(item.text))
         table.add_row("", "", f"[dim]{escape(item.remedy)}[/dim]")
     return table
 

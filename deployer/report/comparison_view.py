@@ -89,9 +89,7 @@ def _subject(subject: Subject) -> dict[str, Any]:
         "benchmarks": len(subject.benches),
         **{key: about[key] for key in keys},
         "place": subject.benches[0].place,
-        "aggregate_tok_s": {
-            str(level): value_of(subject, RATES[0], level) for level in sorted(subject.levels())
-        },
+        "aggregate_tok_s": {str(level): value_of(subject, RATES[0], level) for level in sorted(subject.levels())},
     }
 
 

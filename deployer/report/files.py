@@ -23,9 +23,7 @@ def check_writable(path: Path) -> None:
         return
     folder = path.absolute().parent
     if path.is_dir():
-        raise UsageError(
-            f"{path} cannot be written: it is a folder", remedy=f"name a file, such as {path / 'name'}"
-        )
+        raise UsageError(f"{path} cannot be written: it is a folder", remedy=f"name a file, such as {path / 'name'}")
     if not folder.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {folder}")
     if not os.access(path if path.exists() else folder, os.W_OK):

@@ -40,9 +40,7 @@ def learned_view(tables: Sequence[Learned]) -> RenderableType:
             ("changed", item.difference.changed),
         ):
             if names:
-                lines.append(
-                    f"  {label}, compared with the shipped {item.compared}: {escape(_shortened(names))}"
-                )
+                lines.append(f"  {label}, compared with the shipped {item.compared}: {escape(_shortened(names))}")
     return Group(*lines)
 
 

@@ -89,22 +89,14 @@ class LaunchView:
             if count is not None:
                 size = f"bs {rank.batch_size}" if wanted == "captures" and rank.batch_size else ""
                 rows.append((rank.rank or "rank 0", count, size))
-        if (
-            not rows
-            and update.phase == "load"
-            and update.bytes_total
-            and update.bytes_read
-            and not update.cached
-        ):
+        if not rows and update.phase == "load" and update.bytes_total and update.bytes_read and not update.cached:
             read = min(update.bytes_read, update.bytes_total)
             rows.append(("weights", Count(read >> 20, update.bytes_total >> 20), "MiB"))
         if not rows:
             return None
         table = Table.grid(padding=(0, 1))
         for name, count, size in rows[:_MAX_RANKS]:
-            bar = ProgressBar(
-                total=max(count.total, 1), completed=count.done, width=_BAR_WIDTH, complete_style="cyan"
-            )
+            bar = ProgressBar(total=max(count.total, 1), completed=count.done, width=_BAR_WIDTH, complete_style="cyan")
             table.add_row(f"   {name}", bar, str(count), Text(size, style="dim"))
         if len(rows) > _MAX_RANKS:
             table.add_row(f"   and {len(rows) - _MAX_RANKS} more", "", "", "")

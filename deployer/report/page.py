@@ -56,8 +56,7 @@ def comparison_page(compared: Compared, now: float | None = None, library: str =
         arguments=[(row.name, [row.values.get(name) for name in names]) for row in compared.arguments],
         names=names,
         fingerprints=_fingerprints(compared.subjects),
-        doubts=all_doubts(compared)
-        + [f"{c.name}: {item}" for c in compared.comparisons for item in c.set_aside],
+        doubts=all_doubts(compared) + [f"{c.name}: {item}" for c in compared.comparisons for item in c.set_aside],
         raw=_raw(compared.subjects),
         data=_embedded(compared),
     )
@@ -164,9 +163,7 @@ def _latency(index: int, subject: Subject, levels: Sequence[int], key: str) -> S
     for level in levels:
         rate, seconds = value_of(subject, AGGREGATE, level), _mean(subject, level, key)
         if rate is not None and seconds is not None:
-            words = (
-                f"{subject.name}, {_at(level)}: {number(seconds, 'ms')} ms at {number(rate, 'tok/s')} tok/s"
-            )
+            words = f"{subject.name}, {_at(level)}: {number(seconds, 'ms')} ms at {number(rate, 'tok/s')} tok/s"
             points.append(Point(rate, seconds * 1000, words, str(level)))
     return Series(index, subject.name, points)
 
@@ -260,17 +257,13 @@ def _bars(compared: Compared) -> list[Bar]:
     if top is None:
         return []
     return [
-        Bar(index, name, number(rate, "tok/s"), 100 * (rate or 0) / top)
-        for index, (name, rate) in enumerate(rates)
+        Bar(index, name, number(rate, "tok/s"), 100 * (rate or 0) / top) for index, (name, rate) in enumerate(rates)
     ]
 
 
 def waterfalls(subjects: Sequence[Subject]) -> list[Waterfall]:
     """Return the phases of each subject's start (its first release's timeline), on one scale."""
-    spans = {
-        subject.name: [item for item in subject.about.timeline or () if item.seconds >= 0]
-        for subject in subjects
-    }
+    spans = {subject.name: [item for item in subject.about.timeline or () if item.seconds >= 0] for subject in subjects}
     longest = max((sum(item.seconds for item in own) for own in spans.values()), default=0.0) or 1.0
     order = list(dict.fromkeys(item.name for own in spans.values() for item in own))
     rows = []
@@ -291,9 +284,7 @@ def waterfalls(subjects: Sequence[Subject]) -> list[Waterfall]:
 
 def _servers(compared: Compared) -> list[tuple[str, list[str]]]:
     """What each server did at each level, a sentence a level."""
-    texts = [
-        (subject.name, sentences(subject.benches[0])) for subject in compared.subjects if subject.benches
-    ]
+    texts = [(subject.name, sentences(subject.benches[0])) for subject in compared.subjects if subject.benches]
     return [(name, lines) for name, lines in texts if lines]
 
 
@@ -370,8 +361,7 @@ def _embedded(compared: Compared) -> Markup:
     document = {
         **comparison_document(compared),
         "benches": {
-            subject.name: [_without(bench.as_json()) for bench in subject.benches]
-            for subject in compared.subjects
+            subject.name: [_without(bench.as_json()) for bench in subject.benches] for subject in compared.subjects
         },
     }
     return _script_data(document, indent=1)

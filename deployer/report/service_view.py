@@ -56,9 +56,7 @@ def status_view(report: StatusReport, *, verbose: bool = False) -> RenderableTyp
     return Group(table, Text(""), gpu_table(gpus)) if gpus else table
 
 
-def _add_live(
-    table: Table, report: StatusReport, name: str | None, release: Release | None, verbose: bool
-) -> None:
+def _add_live(table: Table, report: StatusReport, name: str | None, release: Release | None, verbose: bool) -> None:
     since = f", live for {age(report.now - release.promoted)}" if release and release.promoted else ""
     profile = escape((release.profile if release else "") or "?")
     table.add_row("live", f"{profile} (release {escape(name or '?')}{since})")
@@ -143,11 +141,7 @@ def effect_rows(in_effect: InEffect | None) -> list[tuple[str, str]]:
         ],
         "not shown": [", ".join(in_effect.missing)] if in_effect.missing else [],
     }
-    return [
-        (label if index == 0 else "", text)
-        for label, texts in groups.items()
-        for index, text in enumerate(texts)
-    ]
+    return [(label if index == 0 else "", text) for label, texts in groups.items() for index, text in enumerate(texts)]
 
 
 def release_view(report: ReleaseReport, *, defaults: bool) -> RenderableType:

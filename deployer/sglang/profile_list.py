@@ -27,9 +27,7 @@ class ProfileRow(TypedDict):
     notes: list[str]
 
 
-def profile_listing(
-    folders: Sequence[Path], version: str | None, learned: Path | None = None
-) -> list[ProfileRow]:
+def profile_listing(folders: Sequence[Path], version: str | None, learned: Path | None = None) -> list[ProfileRow]:
     """Return a row for every profile in the folders, by name; one that cannot be read only has a ``problem``.
 
     ``learned`` is the folder of the site's own flag tables. Raise ConfigError if the version is not one or too old, or

@@ -198,12 +198,9 @@ def _check_sizes(
 ) -> None:
     """Refuse what the kernel would not start or systemd not read, and name the largest table."""
     arguments = sum(_size(word) for word in argv)
-    variables = sum(
-        _size(f"{name}={value}") for part in (environment, hidden) for name, value in part.items()
-    )
+    variables = sum(_size(f"{name}={value}") for part in (environment, hidden) for name, value in part.items())
     lines = len(quoting.command_line(list(argv)).encode()) + sum(
-        len(f"Environment={quoting.assignment(name, value)}\n".encode())
-        for name, value in environment.items()
+        len(f"Environment={quoting.assignment(name, value)}\n".encode()) for name, value in environment.items()
     )
     if variables > ENVIRONMENT_LIMIT:
         what = f"the environment takes {variables} bytes (maximum {ENVIRONMENT_LIMIT})"
@@ -219,9 +216,7 @@ def _check_sizes(
         f"environment of profile {profile.name}": profile.environment,
         f"extra_args of profile {profile.name}": profile.extra_args,
     }
-    largest = max(
-        tables, key=lambda key: sum(_size(f"{name}={value}") for name, value in tables[key].items())
-    )
+    largest = max(tables, key=lambda key: sum(_size(f"{name}={value}") for name, value in tables[key].items()))
     raise ConfigError(
         f"{largest} is too large ({len(tables[largest])} keys): {what}",
         remedy="put large values into a file on the host and pass its path",

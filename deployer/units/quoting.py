@@ -85,9 +85,7 @@ def executable(value: str) -> str:
     if not value.startswith("/") or value.endswith("/"):
         raise _refuse("argument", value, "is the program and must be an absolute path")
     if _CONTROL.search(value) or any(char in value for char in "\"'\\"):
-        raise _refuse(
-            "argument", value, "is the program and contains quotes, backslashes or control characters"
-        )
+        raise _refuse("argument", value, "is the program and contains quotes, backslashes or control characters")
     if "//" in value or "/./" in value or "/../" in value:
         # systemd would simplify it, and argv would differ from the intended one.
         raise _refuse("argument", value, "is the program and contains // or /./ or /../")

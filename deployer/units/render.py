@@ -42,9 +42,7 @@ class _Folders(BaseLoader):
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
 
-    def get_source(
-        self, environment: Environment, template: str
-    ) -> tuple[str, str, Callable[[], bool] | None]:
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool] | None]:
         for folder in self.folders:
             path = folder.joinpath(*split_template_path(template))
             if os.path.lexists(path):
@@ -157,9 +155,7 @@ def _render(template: str, values: Mapping[str, Any], folders: Sequence[Path]) -
             parts.append(part)
             size += len(part.encode("utf-8", "surrogatepass"))
             if size > TEXT_LIMIT:
-                raise _broken(
-                    compiled.filename or template, None, f"it produces more than {TEXT_LIMIT} bytes of text"
-                )
+                raise _broken(compiled.filename or template, None, f"it produces more than {TEXT_LIMIT} bytes of text")
         return "".join(parts)
     except DeployerError:
         raise

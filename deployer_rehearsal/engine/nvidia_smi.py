@@ -108,15 +108,11 @@ def query(names: str, fields: dict[str, Field], rows: list[dict[str, Any]], form
         if name not in fields:
             raise Refused(f'Field "{name}" is not a valid field to query.\n')
     if form[:1] != ["csv"] or set(form) - {"csv", "noheader", "nounits"}:
-        raise Refused(
-            "\"--format=\" switch is missing or its value is not recognized. Run 'nvidia-smi -h'.\n"
-        )
+        raise Refused("\"--format=\" switch is missing or its value is not recognized. Run 'nvidia-smi -h'.\n")
     bare = "nounits" in form
     lines = []
     if "noheader" not in form:
-        lines.append(
-            ", ".join(name + (f" [{fields[name][0].strip()}]" if fields[name][0] else "") for name in chosen)
-        )
+        lines.append(", ".join(name + (f" [{fields[name][0].strip()}]" if fields[name][0] else "") for name in chosen))
     for row in rows:
         lines.append(", ".join(fields[name][1](row) + ("" if bare else fields[name][0]) for name in chosen))
     return lines
@@ -136,9 +132,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     lines.append("| Processes:  GPU  PID  Process name  GPU Memory |")
     apps = [app for gpu in rows for app in gpu["apps"]]
     for app in apps:
-        lines.append(
-            f"| {app['gpu']:3d} {app['pid']:8d}  {_process_name(app['pid']):20} {app['mib']:6d}MiB |"
-        )
+        lines.append(f"| {app['gpu']:3d} {app['pid']:8d}  {_process_name(app['pid']):20} {app['mib']:6d}MiB |")
     return lines if apps else [*lines, "|  No running processes found |"]
 
 
@@ -156,9 +150,7 @@ def answer(arguments: Sequence[str], config: dict[str, Any], states: list[dict[s
         if name in ("-i", "--id") and not equals:
             value = words.pop(0) if words else ""
         if name not in _OPTIONS:
-            raise Refused(
-                f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n{word}\n"
-            )
+            raise Refused(f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n{word}\n")
         options[name] = value
     chosen = options.get("-i", options.get("--id"))
     if chosen is not None:
@@ -179,9 +171,7 @@ def answer(arguments: Sequence[str], config: dict[str, Any], states: list[dict[s
     if "--query-gpu" in options:
         return query(options["--query-gpu"], GPU_FIELDS, rows, form)
     if "--query-compute-apps" in options:
-        return query(
-            options["--query-compute-apps"], APP_FIELDS, [app for gpu in rows for app in gpu["apps"]], form
-        )
+        return query(options["--query-compute-apps"], APP_FIELDS, [app for gpu in rows for app in gpu["apps"]], form)
     return table(rows)
 
 

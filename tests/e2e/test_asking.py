@@ -16,9 +16,7 @@ def write_profile(site: Site, name: str, text: str) -> None:
     (site.folder / "deployer.toml").write_text('profiles = "profiles"\n')
 
 
-def test_what_sglang_refuses_is_refused_before_the_old_server_is_touched(
-    live_site: Site, cache: Path
-) -> None:
+def test_what_sglang_refuses_is_refused_before_the_old_server_is_touched(live_site: Site, cache: Path) -> None:
     site = live_site
     before = site.invocation()
     write_profile(site, "odd", "[extra_args]\ngpu-id-step = 0\n")

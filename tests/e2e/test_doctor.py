@@ -32,9 +32,7 @@ class Load:
         connection = http.client.HTTPConnection(self.site.host.address, 30000, timeout=PATIENCE)
         body = {"model": "kimi", "prompt": "a b c", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
         with contextlib.closing(connection):
-            connection.request(
-                "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
-            )
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
             while not self.ended.is_set() and answer.readline():
                 self.tokens += 1
@@ -115,9 +113,7 @@ def test_eight_running_is_no_cap(site: Site) -> None:
     found = findings(document)
     slots = found["slot-is-not-total"]
     # On a busy machine a client may just be between two requests.
-    assert re.search(
-        r"#running-req: [78] is one micro-batch of 16 in turn, not a scheduler cap", slots["message"]
-    )
+    assert re.search(r"#running-req: [78] is one micro-batch of 16 in turn, not a scheduler cap", slots["message"])
     assert "about 32 requests run in all, 0 wait; 64 could run" in slots["message"]
     cap = found["cap-is-no-limit"]
     assert "16 micro-batches of 8: 128 places, and at most 64 requests at once" in cap["evidence"]

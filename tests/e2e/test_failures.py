@@ -83,9 +83,7 @@ def test_a_change_by_sglang_fails_unless_the_profile_allows_it(live_site: Site) 
     profile.write_text(text)
     site.fault("wrong-argument", argument="chunked_prefill_size", value=2048, **ONLY_CANDIDATE)
     failure = site.json("apply", "pp2", "--yes", expect=5)["failure"]
-    assert (
-        "chunked_prefill_size is 2048 in the running server; the profile requested 4096" in failure["cause"]
-    )
+    assert "chunked_prefill_size is 2048 in the running server; the profile requested 4096" in failure["cause"]
     assert 'allow_changed = ["chunked_prefill_size"]' in failure["remedy"]
 
     profile.write_text(text + '[verify]\nallow_changed = ["chunked_prefill_size"]\n')

@@ -82,9 +82,7 @@ def test_an_operator_that_dies_is_replaced_by_the_guard_after_the_grace(live_sit
 
 
 @pytest.mark.parametrize("words", [("resume",), ("apply", "pp2", "--yes")], ids=["resume", "apply"])
-def test_an_operator_that_comes_back_within_the_grace_goes_on(
-    live_site: Site, words: tuple[str, ...]
-) -> None:
+def test_an_operator_that_comes_back_within_the_grace_goes_on(live_site: Site, words: tuple[str, ...]) -> None:
     live_site.write_inventory(grace=60)
     child = live_site.start("apply", "pp2", "--yes", "--json")
     until(lambda: live_site.step() == "wait")

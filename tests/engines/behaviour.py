@@ -112,9 +112,7 @@ def batch_fields(lines: Iterable[str]) -> dict[str, list[str]]:
     for line in lines:
         batch = parse_batch(line)
         if batch is not None:
-            names = re.findall(
-                r"(?:^|, )(#?[a-z][a-zA-Z _-]*(?: \(token/s\))?): ", line.partition(" batch")[2]
-            )
+            names = re.findall(r"(?:^|, )(#?[a-z][a-zA-Z _-]*(?: \(token/s\))?): ", line.partition(" batch")[2])
             names = [re.sub(r"^(?:cpu|cuda) graph$", "graph", name) for name in names]
             found["decode" if batch.decode else "prefill"] = names
     return found
@@ -122,9 +120,7 @@ def batch_fields(lines: Iterable[str]) -> dict[str, list[str]]:
 
 def fits(states: Iterable[str], kept: Iterable[str]) -> bool:
     """Whether answers of /health are those that are kept; one that ends in ``?`` may be over between two looks."""
-    expression = "".join(
-        f"(?:{state[:-1]} )?" if state.endswith("?") else f"{re.escape(state)} " for state in kept
-    )
+    expression = "".join(f"(?:{state[:-1]} )?" if state.endswith("?") else f"{re.escape(state)} " for state in kept)
     return re.fullmatch(expression, "".join(f"{state} " for state in states)) is not None
 
 

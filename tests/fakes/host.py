@@ -100,9 +100,7 @@ class FakeWorld:
 
     def copy(self) -> FakeWorld:
         """Another host in the same state."""
-        other = FakeWorld(
-            self.name, dict(self.engines), dict(self.observed), dict(self.sampled), run=self.run
-        )
+        other = FakeWorld(self.name, dict(self.engines), dict(self.observed), dict(self.sampled), run=self.run)
         other.machine = self.machine.copy(other.engines)
         return other
 

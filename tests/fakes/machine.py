@@ -138,9 +138,7 @@ class FakeMachine(Machine):
         if verb == "start" and not self.unit(name).pid:
             self.start(name)
         elif verb == "stop" and self.unit(name).active == "active":
-            self.end(name, "inactive") if self.unit(name).stops else setattr(
-                self.unit(name), "active", "deactivating"
-            )
+            self.end(name, "inactive") if self.unit(name).stops else setattr(self.unit(name), "active", "deactivating")
         elif verb == "reset-failed" and self.unit(name).active == "failed":
             self.unit(name).active = "inactive"
         return subprocess.CompletedProcess(list(words), 0, "", "")
@@ -240,9 +238,7 @@ class FakeMachine(Machine):
         return str(len(self.journal))
 
     def journal_end(self, unit: str) -> int:
-        return max(
-            (int(entry["__REALTIME_TIMESTAMP"]) for entry in self.journal if entry["unit"] == unit), default=0
-        )
+        return max((int(entry["__REALTIME_TIMESTAMP"]) for entry in self.journal if entry["unit"] == unit), default=0)
 
     def journal_entries(
         self,
@@ -259,8 +255,7 @@ class FakeMachine(Machine):
         if kernel:
             stamp = str(round(time.time() * 1e6))
             yield from (
-                {"MESSAGE": text, "_TRANSPORT": "kernel", "__REALTIME_TIMESTAMP": stamp}
-                for text in self.kernel_log
+                {"MESSAGE": text, "_TRANSPORT": "kernel", "__REALTIME_TIMESTAMP": stamp} for text in self.kernel_log
             )
             return
         place = int(cursor or 0)

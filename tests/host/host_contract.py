@@ -232,9 +232,7 @@ def observe(client: HostClient) -> Any:
     return client.observe({SERVICE: PORT}).services[SERVICE]
 
 
-def go_live(
-    place: Place, client: Connection, release: str, *engine: str, before: str | None = None
-) -> Started:
+def go_live(place: Place, client: Connection, release: str, *engine: str, before: str | None = None) -> Started:
     """Deploy a release for real: stage, transition, start, promote, converge."""
     stage(client, release)
     begin(client, before, release)

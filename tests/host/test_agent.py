@@ -41,9 +41,7 @@ LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 
 
 def audit(place: Place) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in place.run("cat", f"/var/lib/deployer/{SERVICE}/audit.jsonl").splitlines()
-    ]
+    return [json.loads(line) for line in place.run("cat", f"/var/lib/deployer/{SERVICE}/audit.jsonl").splitlines()]
 
 
 # --- staging and probing ----------------------------------------------------------------------------------------
@@ -297,9 +295,7 @@ def test_pieces_of_a_progress_bar_are_lines_of_their_own(place: Place) -> None:
     [("crash", 7), ("kill", 9), ("exec", 203), ("stop", None)],
     ids=str,
 )
-def test_a_unit_that_leaves_active_is_proof_within_a_second(
-    place: Place, way: str, status: int | None
-) -> None:
+def test_a_unit_that_leaves_active_is_proof_within_a_second(place: Place, way: str, status: int | None) -> None:
     client = place.operator()
     engine = ["--crash", "0.5"] if way == "crash" else []
     program = "/usr/bin/no-such-program" if way == "exec" else "/usr/bin/python3"
@@ -589,9 +585,7 @@ def test_guard_acts_when_the_operators_agent_is_killed(place: Place) -> None:
 def test_a_guard_at_work_is_named_to_whoever_asks(place: Place) -> None:
     client = deploying(place)
     stop(client)
-    client.unit_start(
-        SERVICE, "0002-b", unit_text("0002-b", place, "--ignore-term", "--crash", "1", "--child")
-    )
+    client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place, "--ignore-term", "--crash", "1", "--child"))
     client.close(bye=False)
     other = place.connect()
 
@@ -678,11 +672,7 @@ def test_a_program_of_an_operator_who_leaves_ends_and_leaves_nothing(place: Plac
     assert event == {"line": "begun"}
     assert place.run("sh", "-c", "ls -d /tmp/deployer-run-*")
     client.close(bye=bye)
-    until(
-        lambda: (
-            not place.run("sh", "-c", "ls -d /tmp/deployer-run-* 2>/dev/null; pgrep -f 'sleep 77$' || true")
-        )
-    )
+    until(lambda: not place.run("sh", "-c", "ls -d /tmp/deployer-run-* 2>/dev/null; pgrep -f 'sleep 77$' || true"))
 
 
 def test_state_of_a_newer_deployer_is_refused(place: Place) -> None:

@@ -121,9 +121,7 @@ def test_a_login_that_talks_first_does_no_harm(rehearsal_host: RehearsalHost) ->
 # --- host keys --------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_host_key_is_refused_with_its_fingerprint(
-    rehearsal_host: RehearsalHost, tmp_path: Path
-) -> None:
+def test_an_unknown_host_key_is_refused_with_its_fingerprint(rehearsal_host: RehearsalHost, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     with pytest.raises(HostKeyRejected, match="is not known") as caught:
         connect(config(rehearsal_host, known_hosts=known))
@@ -186,9 +184,7 @@ def test_a_host_that_is_not_there_is_unreachable_within_the_time_allowed(
 def test_a_server_that_never_says_a_word_is_unreachable(rehearsal_host: RehearsalHost) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(HostUnreachable):
-        connect(
-            config(rehearsal_host, address="127.0.0.1", port=silent.getsockname()[1], connect_timeout=1.0)
-        )
+        connect(config(rehearsal_host, address="127.0.0.1", port=silent.getsockname()[1], connect_timeout=1.0))
 
 
 def write_ssh_config(host: RehearsalHost, path: Path, text: str) -> Path:
@@ -232,9 +228,7 @@ def test_an_ssh_config_that_does_not_exist(rehearsal_host: RehearsalHost, tmp_pa
 
 
 @pytest.mark.parametrize("user", ["root", "operator", "careful"])
-def test_a_connection_that_ends_abandons_the_lease_under_any_login(
-    fresh_host: RehearsalHost, user: str
-) -> None:
+def test_a_connection_that_ends_abandons_the_lease_under_any_login(fresh_host: RehearsalHost, user: str) -> None:
     client = HostClient(connect(config(fresh_host, user), password_prompt=lambda _: PASSWORD))
     acquire(client, ttl=300.0)
     client.close(bye=False)

@@ -123,9 +123,7 @@ def test_connections_of_others_are_counted_and_not_the_agents_own(place: Place) 
         assert client.sample(0.0, endpoint=client.endpoint).connections == 0
         return
     with socket.create_connection((place.address, PORT)), socket.create_connection((place.address, PORT)):
-        asking = threading.Thread(
-            target=lambda: [client.http("GET", "/health", client.endpoint) for _ in range(3)]
-        )
+        asking = threading.Thread(target=lambda: [client.http("GET", "/health", client.endpoint) for _ in range(3)])
         asking.start()
         assert client.sample(0.4, interval=0.2, endpoint=client.endpoint).connections == 2
         asking.join()
@@ -508,9 +506,7 @@ def test_watch_ends_with_the_first_proof(place: Place) -> None:
     client = place.operator()
     stage(client, "0001-a")
     begin(client, None, "0001-a")
-    started = client.unit_start(
-        SERVICE, "0001-a", unit_text("0001-a", place, "--crash", "0.2", "--delay", "600")
-    )
+    started = client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place, "--crash", "0.2", "--delay", "600"))
     events, answer = finish(client.watch(client.endpoint, started))
     assert answer.proof == "unit"
     assert isinstance(events[-1], FailedEvent)

@@ -44,9 +44,7 @@ class Engine:
         model = folder / "model"
         model.mkdir(exist_ok=True)
         (model / "config.json").write_text(
-            json.dumps(
-                {"architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 61, "kv_lora_rank": 512}
-            )
+            json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 61, "kv_lora_rank": 512})
         )
         environment = {
             **os.environ,
@@ -215,9 +213,7 @@ def test_a_wrong_model_path(start: Start, version: str) -> None:
 def test_a_flag_of_another_version(start: Start) -> None:
     engine = start(NEW, "--cuda-graph-max-bs", "8")
     assert engine.end() == 2
-    assert engine.log.splitlines()[-1].startswith(
-        "sglang serve: error: ambiguous option: --cuda-graph-max-bs"
-    )
+    assert engine.log.splitlines()[-1].startswith("sglang serve: error: ambiguous option: --cuda-graph-max-bs")
 
 
 # processes and memory
@@ -251,9 +247,7 @@ def test_a_scheduler_that_dies_takes_the_server_down(start: Start) -> None:
 
 @VERSIONS
 def test_a_crash_while_loading(start: Start, version: str) -> None:
-    engine = start(
-        version, "--pp-size", "8", faults=[{"name": "crash-in-load", "when_argv_contains": "--pp-size"}]
-    )
+    engine = start(version, "--pp-size", "8", faults=[{"name": "crash-in-load", "when_argv_contains": "--pp-size"}])
     assert engine.end() == -signal.SIGKILL
     assert "Scheduler hit an exception: Traceback (most recent call last):" in engine.log
     assert "Received sigquit from a child process" in engine.log
@@ -299,9 +293,7 @@ def test_completions(start: Start) -> None:
     ).json()
     assert chat["object"] == "chat.completion"
     assert len(chat["choices"][0]["message"]["content"].split()) == 5
-    own = engine.post(
-        "/generate", {"text": "hi", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
-    ).json()
+    own = engine.post("/generate", {"text": "hi", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}).json()
     assert own["meta_info"]["completion_tokens"] == 4
     assert own["meta_info"]["finish_reason"] == {"type": "length", "length": 4}
     assert engine.post("/v1/completions", {"max_tokens": 3}).status_code == 400
@@ -353,19 +345,13 @@ def test_streams(start: Start) -> None:
 
 
 def test_garbage_output(start: Start) -> None:
-    engine = start(
-        OLD, "--tp-size", "8", faults=[{"name": "garbage-output", "text": "!"}], SGLANG_STANDIN_SPEED="10"
-    )
-    answer = (
-        engine.ready().post("/v1/completions", {"prompt": "x", "max_tokens": 5, "ignore_eos": True}).json()
-    )
+    engine = start(OLD, "--tp-size", "8", faults=[{"name": "garbage-output", "text": "!"}], SGLANG_STANDIN_SPEED="10")
+    answer = engine.ready().post("/v1/completions", {"prompt": "x", "max_tokens": 5, "ignore_eos": True}).json()
     assert answer["choices"][0]["text"] == "!!!!!"
 
 
 def test_keys(start: Start) -> None:
-    engine = start(
-        OLD, "--tp-size", "2", "--api-key", "sesame", "--admin-api-key", "root", "--enable-metrics"
-    ).ready()
+    engine = start(OLD, "--tp-size", "2", "--api-key", "sesame", "--admin-api-key", "root", "--enable-metrics").ready()
     key, admin = {"Authorization": "Bearer sesame"}, {"Authorization": "Bearer root"}
     for path in ("/health", "/metrics"):
         assert engine.get(path).status_code == 200
@@ -415,13 +401,9 @@ MEMORY_USAGE = {
 @VERSIONS
 def test_server_info_has_the_real_shape(start: Start, version: str) -> None:
     flag = "--cuda-graph-max-bs" if version == OLD else "--cuda-graph-max-bs-decode"
-    engine = start(
-        version, "--pp-size", "8", "--max-running-requests", "64", "--pp-async-batch-depth", "8", flag, "8"
-    )
+    engine = start(version, "--pp-size", "8", "--max-running-requests", "64", "--pp-async-batch-depth", "8", flag, "8")
     info = engine.ready().get("/server_info").json()
-    table = json.loads(
-        (ENGINE.parents[1] / "deployer" / "sglang" / "data" / f"args-{version}.json").read_text()
-    )
+    table = json.loads((ENGINE.parents[1] / "deployer" / "sglang" / "data" / f"args-{version}.json").read_text())
     fields = {field["name"] for field in table["fields"]}
     assert set(info) - fields == SERVER_INFO[version]
     assert fields - set(info) == set()
@@ -478,15 +460,9 @@ def test_batch_lines_of_every_stage(start: Start) -> None:
     ).ready()
     engine.post("/v1/completions", {"prompt": "a b c", "max_tokens": 30, "ignore_eos": True})
     lines = [line for line in engine.log.splitlines() if "Decode batch, #running-req: 1, " in line]
-    assert (
-        len([line for line in lines if " PP0] " in line])
-        == len([line for line in lines if " PP1] " in line])
-        >= 5
-    )
+    assert len([line for line in lines if " PP0] " in line]) == len([line for line in lines if " PP1] " in line]) >= 5
     assert all("cuda graph: True" in line for line in lines)
-    assert (
-        " PP1] Prefill batch, #new-seq: 1, #new-token: 3, #cached-token: 0, token usage: 0.00" in engine.log
-    )
+    assert " PP1] Prefill batch, #new-seq: 1, #new-token: 3, #cached-token: 0, token usage: 0.00" in engine.log
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         body = {"prompt": "a", "max_tokens": 60, "ignore_eos": True}
         list(pool.map(lambda number: engine.post("/v1/completions", body), range(4)))
@@ -517,9 +493,7 @@ def test_tokens_come_at_the_speed_of_the_model(start: Start) -> None:
 
     def error(_: int) -> float:
         stamps = []
-        with httpx.stream(
-            "POST", engine.url + "/v1/completions", json=body, timeout=PATIENCE, **PLAIN
-        ) as response:
+        with httpx.stream("POST", engine.url + "/v1/completions", json=body, timeout=PATIENCE, **PLAIN) as response:
             for chunk in response.iter_raw():
                 stamps.append((time.monotonic(), chunk.count(b"finish_reason")))
         seen = [moment for moment, count in stamps if count]
@@ -549,10 +523,7 @@ def test_sigterm_when_idle(start: Start, version: str, status: int) -> None:
     engine = start(version, "--tp-size", "2", scale=0.1).ready()
     assert engine.stop() == status
     assert "SIGTERM received. signum=None frame=None. Draining requests and shutting down..." in engine.log
-    assert (
-        "Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[]."
-        in engine.log
-    )
+    assert "Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[]." in engine.log
     assert ("Finished server process" in engine.log) == (version == NEW)
     until(lambda: engine.members() == [])
     assert not port_open(engine)

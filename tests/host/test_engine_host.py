@@ -89,9 +89,7 @@ def test_a_whole_life(host: RehearsalHost, unit: str) -> None:
     assert len({uuid for uuid, _, _ in apps}) == 8
     assert all(80_000 < int(memory) < 97_000 for _, _, memory in apps)
     (group,) = shown(host, unit, "ControlGroup")
-    members = host.run(
-        ["sh", "-c", f"cat $(find /sys/fs/cgroup -path '*{group}/cgroup.procs' | head -1)"]
-    ).split()
+    members = host.run(["sh", "-c", f"cat $(find /sys/fs/cgroup -path '*{group}/cgroup.procs' | head -1)"]).split()
     assert {pid for _, pid, _ in apps} <= set(members)
     body = json.dumps({"prompt": "hello", "max_tokens": 4})
     answer = host.run(["curl", "-sS", f"http://{host.address}:30000/v1/completions", "-d", body])

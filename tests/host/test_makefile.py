@@ -13,9 +13,7 @@ from deployer.resources import package_root
 
 #: A make that runs these tests hands its own settings on.
 ENVIRONMENT = {
-    key: value
-    for key, value in os.environ.items()
-    if not key.startswith("MAKE") and key not in ("MFLAGS", "VENV")
+    key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key not in ("MFLAGS", "VENV")
 }
 ARGUMENTS = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n'
 

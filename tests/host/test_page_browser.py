@@ -72,12 +72,8 @@ onload = function () {
 def browser() -> str:
     """The browser's program; `tools/setup.sh browser` installs one."""
     names = ("chromium-headless-shell", "chromium", "google-chrome", "chromium-browser")
-    found = os.environ.get("DEPLOYER_BROWSER") or next(
-        (path for name in names if (path := shutil.which(name))), None
-    )
-    assert found, (
-        "no headless browser is installed: run `tools/setup.sh browser`, or name one in DEPLOYER_BROWSER"
-    )
+    found = os.environ.get("DEPLOYER_BROWSER") or next((path for name in names if (path := shutil.which(name))), None)
+    assert found, "no headless browser is installed: run `tools/setup.sh browser`, or name one in DEPLOYER_BROWSER"
     return found
 
 
@@ -114,9 +110,7 @@ def page() -> str:
 def seen(folder: Path, page: str, width: int, *options: str, probe: str = PROBE) -> dict[str, Any]:
     """What the probe wrote down. No error may have been told on the console."""
     wrapper = folder / "probe.html"
-    wrapper.write_text(
-        probe.replace("WIDTH", str(width)).replace("PAGE", html.escape(page)), encoding="utf-8"
-    )
+    wrapper.write_text(probe.replace("WIDTH", str(width)).replace("PAGE", html.escape(page)), encoding="utf-8")
     ran = opened(folder, wrapper, "--dump-dom", *options)
     assert "CONSOLE" not in ran.stderr
     found = re.search(r'<pre id="seen">(.*?)</pre>', ran.stdout, re.S)

@@ -67,9 +67,7 @@ def test_a_failure_says_what_the_program_said_and_the_next_call_goes_on(tmp_path
 
 
 def test_the_second_best_is_taken_where_the_best_is_not_to_be_had(tmp_path: Path) -> None:
-    step = Step(
-        "one", "doing one", "1", commands=shell("touch best; exit 1"), otherwise=shell("touch second")
-    )
+    step = Step("one", "doing one", "1", commands=shell("touch best; exit 1"), otherwise=shell("touch second"))
     prepare(tmp_path, [step], say=lambda line: None)
     assert (tmp_path / "second").exists()
     assert is_done(tmp_path, step)
@@ -183,9 +181,7 @@ def test_ctrl_c_while_a_program_starts_ends_it_too(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(KeyboardInterrupt):
-        prepare(
-            tmp_path, [Step("slow", "being slow", "1", commands=shell("sleep 60"))], say=lambda line: None
-        )
+        prepare(tmp_path, [Step("slow", "being slow", "1", commands=shell("sleep 60"))], say=lambda line: None)
     assert children[0].returncode == -signal.SIGTERM
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -14,9 +14,7 @@ from tests.paths import ROOT
 
 #: Packages that take longer to import than everything that these answers need: others', and parts of deployer.
 HEAVY = {"paramiko", "fabric", "httpx", "jinja2", "pydantic", "rich"}
-HEAVY |= {
-    f"deployer.{part}" for part in ("bench", "deploy", "host", "inspect", "records", "report", "sglang")
-}
+HEAVY |= {f"deployer.{part}" for part in ("bench", "deploy", "host", "inspect", "records", "report", "sglang")}
 PROGRAM = """
 import json, sys
 from deployer.cli.main import run

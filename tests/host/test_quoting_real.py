@@ -18,8 +18,7 @@ from tests.unit.units.cases import NASTY
 UNIT = "deployer-quoting.service"
 PATH = f"/run/systemd/system/{UNIT}"
 DUMP = (
-    "import json, os, sys; "
-    "json.dump({'argv': sys.argv, 'env': dict(os.environ)}, open('/run/deployer-quoting', 'w'))"
+    "import json, os, sys; json.dump({'argv': sys.argv, 'env': dict(os.environ)}, open('/run/deployer-quoting', 'w'))"
 )
 ARGV = ["/usr/bin/python3", "-c", DUMP, *NASTY, "--last", "x" * (quoting.ARGUMENT_LIMIT - 1)]
 VALUES = [word for word in NASTY if not any(char in word for char in "\r\x01\x1b\x7f")]
@@ -97,9 +96,7 @@ def test_the_template_is_taken_without_a_word(fresh_host: RehearsalHost, which: 
         "api_key": {"env": "KEY"},
         "extra_args": {"json-model-override-args": {"a": "$b; %c"}},
     }
-    site = inventory_from(
-        {"hosts": {"box": {"gpus": 2}}, "services": {"kimi": service}}, Path("/site/i.toml")
-    )
+    site = inventory_from({"hosts": {"box": {"gpus": 2}}, "services": {"kimi": service}}, Path("/site/i.toml"))
     profile = load_profile("pp2-async", profile_folders())
     made = build_bundle(
         site.service(),

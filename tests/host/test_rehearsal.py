@@ -142,9 +142,7 @@ def test_a_power_cut_loses_what_was_not_synced(fresh_host: RehearsalHost) -> Non
     before = ssh(fresh_host, "cat /proc/sys/kernel/random/boot_id")
     hosts.powercut(fresh_host)
     assert ssh(fresh_host, "cat /proc/sys/kernel/random/boot_id") != before
-    assert ssh(fresh_host, "cat /var/lib/deployer/pointer") == "old", (
-        "the folder was not synced after the rename"
-    )
+    assert ssh(fresh_host, "cat /var/lib/deployer/pointer") == "old", "the folder was not synced after the rename"
     assert ssh(fresh_host, "ls /run/volatile /var/lib/deployer/unsynced 2>/dev/null || true") == ""
 
 

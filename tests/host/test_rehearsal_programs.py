@@ -98,9 +98,7 @@ def test_a_lock_is_held_until_the_programs_started_under_it_have_ended(root: Pat
         assert ended.exists()
 
 
-def test_a_mount_that_vanishes_meanwhile_is_unmounted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_that_vanishes_meanwhile_is_unmounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[list[str]] = []
 
     def run(argv: list[str]) -> str:
@@ -154,9 +152,7 @@ def test_a_loop_device_may_be_detached_by_the_kernel_first(
         machine.detach_loops(tmp_path / "disk.img", patience=0.0)
 
 
-@given(
-    st.text(st.characters(blacklist_characters="\0/", blacklist_categories=["Cs"]), min_size=1, max_size=40)
-)
+@given(st.text(st.characters(blacklist_characters="\0/", blacklist_categories=["Cs"]), min_size=1, max_size=40))
 def test_a_path_is_one_word_for_a_shell(name: str) -> None:
     done = subprocess.run(["sh", "-c", f"printf %s {quoted(Path(name))}"], capture_output=True, check=True)
     assert done.stdout == str(Path(name)).encode()

@@ -246,9 +246,7 @@ def test_looking_goes_on_while_systemd_re_executes_itself(place: Place) -> None:
 
 
 def test_a_practice_host_cannot_set_the_clock_of_the_machine(place: Place) -> None:
-    shown = place.run(
-        "sh", "-c", "date -s @$(date +%s) 2>&1; grep -h CapBnd /proc/1/status /proc/self/status"
-    )
+    shown = place.run("sh", "-c", "date -s @$(date +%s) 2>&1; grep -h CapBnd /proc/1/status /proc/self/status")
     assert "Operation not permitted" in shown
     bounds = [int(line.split()[1], 16) for line in shown.splitlines() if line.startswith("CapBnd")]
     assert len(bounds) == 2

@@ -93,20 +93,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     finally:
         _watch.found = None
     if found:
-        pytest.fail(
-            f"a unit test that {', '.join(dict.fromkeys(found))}: it belongs in tests/host", pytrace=False
-        )
+        pytest.fail(f"a unit test that {', '.join(dict.fromkeys(found))}: it belongs in tests/host", pytrace=False)
     taken = time.process_time() - begun
-    if (
-        taken > CPU_LIMIT
-        and not _FUZZ
-        and not _CROWDED
-        and not sys.getprofile()
-        and taken > CPU_LIMIT * _slowness()
-    ):
-        pytest.fail(
-            f"a unit test that takes {taken:.2f} s of the processor; {CPU_LIMIT:g} are allowed", pytrace=False
-        )
+    if taken > CPU_LIMIT and not _FUZZ and not _CROWDED and not sys.getprofile() and taken > CPU_LIMIT * _slowness():
+        pytest.fail(f"a unit test that takes {taken:.2f} s of the processor; {CPU_LIMIT:g} are allowed", pytrace=False)
 
 
 def _slowness() -> float:

@@ -37,14 +37,10 @@ def test_loads_are_combined_over_ranks() -> None:
     loads = metrics.parse_loads(json.dumps({"loads": ranks}))
     assert loads == {"num_running_reqs": 5, "num_waiting_reqs": 1, "token_usage": 0.5, "dp_rank": 1}
     assert metrics.combined_loads(ranks) == loads
-    assert metrics.combined_loads({"num_running_reqs": 1, "x": True, "y": -1, "z": 1e300}) == {
-        "num_running_reqs": 1
-    }
+    assert metrics.combined_loads({"num_running_reqs": 1, "x": True, "y": -1, "z": 1e300}) == {"num_running_reqs": 1}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"loads": 1}', '{"loads": [1]}', '{"loads": [{"a": 1}]}', "[" * 10_000]
-)
+@pytest.mark.parametrize("text", ["", "[]", '{"loads": 1}', '{"loads": [1]}', '{"loads": [{"a": 1}]}', "[" * 10_000])
 def test_an_answer_without_requests_reports_nothing(text: str) -> None:
     assert metrics.parse_loads(text) is None
 

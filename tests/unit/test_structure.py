@@ -53,8 +53,7 @@ def imports(module: str) -> frozenset[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {
-                name if (name := f"{node.module}.{alias.name}") in modules() else node.module
-                for alias in node.names
+                name if (name := f"{node.module}.{alias.name}") in modules() else node.module for alias in node.names
             }
     return frozenset(name for name in found if name in modules())
 
@@ -133,9 +132,7 @@ def test_the_command_line_parses_calls_and_shows(module: str) -> None:
     for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef):
             branches = sum(isinstance(part, (ast.If, ast.For, ast.While, ast.Try)) for part in ast.walk(node))
-            assert branches <= 8, (
-                f"{module}.{node.name} has {branches} branches: what it decides belongs below"
-            )
+            assert branches <= 8, f"{module}.{node.name} has {branches} branches: what it decides belongs below"
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
@@ -144,14 +141,10 @@ def test_a_module_is_a_page_or_a_few(module: str) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= LONGEST, f"{module} has {lines} lines: it wants two names"
     if path.name not in ("__init__.py", "__main__.py") and not module.startswith("deployer_rehearsal.engine"):
-        assert lines >= SHORTEST or module in SHORT, (
-            f"{module} has {lines} lines: it belongs to another module"
-        )
+        assert lines >= SHORTEST or module in SHORT, f"{module} has {lines} lines: it belongs to another module"
 
 
-@pytest.mark.parametrize(
-    "package", sorted(name for name in modules() if modules()[name].name == "__init__.py")
-)
+@pytest.mark.parametrize("package", sorted(name for name in modules() if modules()[name].name == "__init__.py"))
 def test_every_package_says_what_it_is(package: str) -> None:
     if not package.startswith("deployer_rehearsal.engine.sglang"):  # it stands in for somebody else's package
         assert ast.get_docstring(ast.parse(modules()[package].read_text(encoding="utf-8"))), package

@@ -151,8 +151,7 @@ def _table(model: type[BaseModel], fields: Mapping[str, FieldInfo]) -> str:
 
 def _settings() -> str:
     return "\n".join(
-        _item(f"**`{name}`** or `{PREFIX}{name.upper()}`", field)
-        for name, field in Settings.model_fields.items()
+        _item(f"**`{name}`** or `{PREFIX}{name.upper()}`", field) for name, field in Settings.model_fields.items()
     )
 
 
@@ -160,15 +159,13 @@ def _item(name: str, field: FieldInfo) -> str:
     """One key: its name, type, default and meaning."""
     default = _default(field)
     about = "; ".join(filter(None, (_type(field), f"default {default}" if default else "")))
-    return _wrapped(f"* {name} ({about}): {field.description or ''}", "  ").replace(
-        "default required", "required"
-    )
+    return _wrapped(f"* {name} ({about}): {field.description or ''}", "  ").replace("default required", "required")
 
 
 def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(
-        text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    ).rstrip(": ")
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False).rstrip(
+        ": "
+    )
 
 
 def _default(field: FieldInfo) -> str:

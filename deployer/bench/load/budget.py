@@ -42,9 +42,7 @@ class Pace:
         return tokens / rate if rate else 0.0
 
 
-def discard_fits(
-    pace: Pace, wave: tuple[int, float], passes: Sequence[tuple[int, float]], left: float
-) -> bool:
+def discard_fits(pace: Pace, wave: tuple[int, float], passes: Sequence[tuple[int, float]], left: float) -> bool:
     """Return whether a wave that is not counted leaves time for the first pass of this and all later levels.
 
     ``wave`` and ``passes`` are (concurrency, output tokens).

@@ -129,9 +129,7 @@ class Drive:
         job = self.job
         url = self.spec.base_url + "/v1/completions"
         async with client(tls, api_key, None) as maker:
-            ready = {
-                i: maker.build_request("POST", url, content=body(self.spec, job, i)) for i in self.requests
-            }
+            ready = {i: maker.build_request("POST", url, content=body(self.spec, job, i)) for i in self.requests}
         if job.start_at is not None:
             await asyncio.sleep(max(0.0, job.start_at - time.perf_counter()))
         saturation = Saturation()

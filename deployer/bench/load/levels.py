@@ -43,9 +43,7 @@ def pass_summary(one: Pass, concurrency: int, origin: float) -> Json:
     wall = span[1] - span[0] if span else None
     rate = None
     if window:
-        rate = stats.steady_rate(
-            stats.steady_tokens(one.requests, window), window[1] - window[0], concurrency
-        )
+        rate = stats.steady_rate(stats.steady_tokens(one.requests, window), window[1] - window[0], concurrency)
     return {
         "repeat": one.repeat,
         "started_s": rounded(one.began - origin),

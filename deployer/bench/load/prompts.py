@@ -100,9 +100,7 @@ _KINDS: tuple[tuple[str, ...], ...] = (
 )
 
 _PIECE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]{1,2}|\s*[^\s\u3040-\u30ff\u4e00-\u9fff]+")
-_RUN = re.compile(
-    r"(?P<sign>[\u3040-\u30ff\u4e00-\u9fff]+)|(?P<word>[^\W\d_]+)|(?P<number>\d+)|(?P<mark>[^\s\w]+|_)"
-)
+_RUN = re.compile(r"(?P<sign>[\u3040-\u30ff\u4e00-\u9fff]+)|(?P<word>[^\W\d_]+)|(?P<number>\d+)|(?P<mark>[^\s\w]+|_)")
 _FIRST_WORDS = "Note {number:06d}{letter} for {who}:"
 _estimates: dict[str, float] = {}
 

@@ -92,9 +92,7 @@ class Run:
         """Run it all and return the bench document, partial when interrupted or without hope."""
         spec = self.spec
         self.began = self.clock()
-        shown = {
-            f.name: getattr(spec, f.name) for f in fields(spec) if f.name not in ("base_url", "model", "salt")
-        }
+        shown = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name not in ("base_url", "model", "salt")}
         loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
         self.bench = {
             "schema": SCHEMA,
@@ -127,9 +125,7 @@ class Run:
         self.bench["sanity"] = sanity(self.outputs, self.answers)
         self.bench["client"]["length_factor"] = round(self.length_factor, 4)
         self.bench["interrupted"] = self.interrupted
-        self.bench["client_limited"] = any(
-            level["client"]["client_limited"] for level in self.bench["levels"]
-        )
+        self.bench["client_limited"] = any(level["client"]["client_limited"] for level in self.bench["levels"])
         self.bench["foreign_traffic"] = traffic.combined(self.foreign)
         seconds = round(self.clock() - self.began, 3)
         self.bench["budget"] = {"seconds": spec.budget, "used_s": seconds, "cut": self.cut}
@@ -266,9 +262,7 @@ class Run:
         """How many estimated tokens make one of the server's, from what it counted."""
         counted = [r.prompt_tokens for r in requests if r.completed and r.prompt_tokens]
         if counted:
-            estimated = (
-                self.length_factor * (self.spec.prompt_tokens + self.spec.shared_prefix) * len(counted)
-            )
+            estimated = self.length_factor * (self.spec.prompt_tokens + self.spec.shared_prefix) * len(counted)
             self.length_factor = min(max(estimated / sum(counted), 0.1), 10.0)
 
     def _hope(self, name: str, requests: list[stats.Request]) -> None:
@@ -356,9 +350,7 @@ class Run:
         if self.stop.is_set():
             return traffic.Counters()
         async with client(self.tls, self.api_key, PATIENCE) as asker:
-            looking = asyncio.ensure_future(
-                traffic.settled(asker, self.spec.base_url, self.silent, at_least=at_least)
-            )
+            looking = asyncio.ensure_future(traffic.settled(asker, self.spec.base_url, self.silent, at_least=at_least))
             stopped = asyncio.ensure_future(self.stop.wait())
             await asyncio.wait({looking, stopped}, return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()

@@ -91,9 +91,7 @@ def _number(text: str) -> Any:
 class Looker:
     """The sources of figures. One that cannot answer is given up at once, one that may be slow after some looks."""
 
-    def __init__(
-        self, base_url: str, api_key: str | None, *, nvidia_smi: bool, gpus: Sequence[int] | None
-    ) -> None:
+    def __init__(self, base_url: str, api_key: str | None, *, nvidia_smi: bool, gpus: Sequence[int] | None) -> None:
         self._base = base_url
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open

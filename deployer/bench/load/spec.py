@@ -73,9 +73,7 @@ class Spec:
         if document.get("sanity", "report") not in ("report", "gate"):
             problems.append(f"sanity must be report or gate, not {document['sanity']!r}")
         levels = document.get("levels", ())
-        if any(not isinstance(level, int) or level < 1 for level in levels) or len(set(levels)) != len(
-            levels
-        ):
+        if any(not isinstance(level, int) or level < 1 for level in levels) or len(set(levels)) != len(levels):
             problems.append(f"levels must be distinct whole numbers from 1, not {levels!r}")
         if problems:
             raise ValueError("; ".join(problems))

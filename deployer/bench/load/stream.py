@@ -35,11 +35,7 @@ class EventSplitter:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the data of each event completed by ``piece``, in order."""
-        if (
-            piece.startswith(b"data: ")
-            and piece.endswith(b"\n\n")
-            and not (self._rest or self._data or self._after_cr)
-        ):
+        if piece.startswith(b"data: ") and piece.endswith(b"\n\n") and not (self._rest or self._data or self._after_cr):
             whole = piece[6:-2]  # the usual case: one whole event, or some
             if b"\r" not in whole:
                 self._first = False

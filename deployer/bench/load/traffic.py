@@ -34,9 +34,7 @@ async def read_counters(client: Any, base_url: str, silent: set[str] | None = No
     What gives no answer at all is added to ``silent`` and not asked again, so that it costs the time-out once.
     """
     silent = set() if silent is None else silent
-    page, loads = await asyncio.gather(
-        *(_get(client, base_url, path, silent) for path in ("/metrics", "/v1/loads"))
-    )
+    page, loads = await asyncio.gather(*(_get(client, base_url, path, silent) for path in ("/metrics", "/v1/loads")))
     figures = None if loads is None else metrics.parse_loads(loads)
     return Counters(
         None if page is None else metrics.totals(page).get("generation_tokens_total"),

@@ -286,9 +286,7 @@ class Transport(httpx.AsyncBaseTransport):
         sock = await self._connect(loop, host, port, patience.get("connect"))
         try:
             if secure:
-                connecting = loop.create_connection(
-                    lambda: exchange, sock=sock, ssl=self._tls, server_hostname=host
-                )
+                connecting = loop.create_connection(lambda: exchange, sock=sock, ssl=self._tls, server_hostname=host)
                 await _in_time(connecting, patience.get("connect"))
                 assert exchange.transport is not None
                 exchange.transport.write(wire)
@@ -346,9 +344,7 @@ class Transport(httpx.AsyncBaseTransport):
 
 def _wire(request: httpx.Request) -> bytes:
     head = b"".join(b"%s: %s\r\n" % pair for pair in request.headers.raw)
-    return (
-        b"%s %s HTTP/1.1\r\n%s\r\n" % (request.method.encode(), request.url.raw_path, head) + request.content
-    )
+    return b"%s %s HTTP/1.1\r\n%s\r\n" % (request.method.encode(), request.url.raw_path, head) + request.content
 
 
 async def _send(loop: asyncio.AbstractEventLoop, sock: socket.socket, wire: bytes) -> None:

@@ -56,8 +56,6 @@ def source() -> bytes:
     folder = Path(__file__).parent
     paths = {"deployer.metrics": folder.parents[1] / "metrics.py"}
     paths |= {f"deployer_agent.{name}": folder / f"{name}.py" for name in MODULES}
-    lines = "".join(
-        f"    ({name!r}, {path.read_text(encoding='utf-8')!r}),\n" for name, path in paths.items()
-    )
+    lines = "".join(f"    ({name!r}, {path.read_text(encoding='utf-8')!r}),\n" for name, path in paths.items())
     head, _, tail = _LOADER.partition("\n\n\n")
     return f"{head}\n\nMODULES = [\n{lines}]\n\n\n{tail}".encode()

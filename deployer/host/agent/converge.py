@@ -23,9 +23,7 @@ READY_LINE = "fired up and ready to roll"  # the engine logs it when /health beg
 class Converging:
     """One run of converge. ``at_boot``: systemd will start the service itself, so nothing is stopped or awaited."""
 
-    def __init__(
-        self, session: Session, call: Call, args: Json, *, by_guard: bool = False, at_boot: bool = False
-    ):
+    def __init__(self, session: Session, call: Call, args: Json, *, by_guard: bool = False, at_boot: bool = False):
         self.session, self.call, self.args, self.machine = session, call, args, session.machine
         self.by_guard, self.at_boot = by_guard, at_boot
         self.service = Service(self.machine, args["service"])
@@ -96,9 +94,7 @@ class Converging:
             with self.session.holding():
                 remove_file(path)
                 self.machine.systemctl("daemon-reload")
-                if (
-                    not has_live
-                ):  # nothing starts again, and a failed candidate would stay on record as failed
+                if not has_live:  # nothing starts again, and a failed candidate would stay on record as failed
                     self.machine.systemctl("reset-failed", self.unit, check=False)
             self.did("candidate removed")
 
@@ -176,9 +172,7 @@ class Converging:
             if answer == "200":
                 return None
         # The engine answers 503 from the moment it listens until its warm-up is through.
-        warming_up = (
-            answer == "503" and young and not self.machine.was_logged(state["InvocationID"], READY_LINE)
-        )
+        warming_up = answer == "503" and young and not self.machine.was_logged(state["InvocationID"], READY_LINE)
         if not answer or warming_up:
             return None
         return f"/health answered {answer}" if answer.isdigit() else f"/health: {answer}"

@@ -170,9 +170,7 @@ class Files:
             if not is_full(error):
                 raise
 
-    def write_file(
-        self, path: str, text: str, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None
-    ) -> None:
+    def write_file(self, path: str, text: str, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None) -> None:
         """Replace a file atomically and durably. On a full disk the reserve is given up for it."""
         try:
             write_new(path, text, mode, owner)

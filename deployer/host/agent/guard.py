@@ -92,9 +92,7 @@ class Renewing(Call):
         self.session.machine.sleep(seconds)
 
 
-def finish(
-    session: Session, service: Service, transition: Json, what: str, why: str, at_boot: bool = False
-) -> None:
+def finish(session: Session, service: Service, transition: Json, what: str, why: str, at_boot: bool = False) -> None:
     """Carry a verdict out, under a lease that the caller has taken."""
     args: Json = {"service": service.name, "why": why}
     args.update({key: transition.get(key) for key in ("port", "stop_timeout")}, ready_timeout=READY)

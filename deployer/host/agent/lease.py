@@ -42,9 +42,7 @@ def locked(machine: Machine) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if machine.boottime() > deadline:
-                    raise Fail(
-                        "busy", "another deployer process has held the host's lock for a minute"
-                    ) from None
+                    raise Fail("busy", "another deployer process has held the host's lock for a minute") from None
                 machine.sleep(0.02)
         yield
     finally:
@@ -115,9 +113,7 @@ class Session:
         self.owner: Json = {}
         self.service: Any = None
 
-    def acquire(
-        self, owner: Json, service: Any, reason: str, ttl: float, reclaim: Optional[Json] = None
-    ) -> Json:
+    def acquire(self, owner: Json, service: Any, reason: str, ttl: float, reclaim: Optional[Json] = None) -> Json:
         machine = self.machine
         with locked(machine):
             set_aside(lease_path(machine), LEASE)
@@ -202,9 +198,7 @@ def audit(session: Session, op: str, args: Json, result: str) -> None:
             return {name: brief(item) for name, item in value.items()}
         return "<%d characters>" % len(value) if isinstance(value, str) and len(value) > 120 else value
 
-    shown = {
-        name: brief(value) for name, value in args.items() if name not in ("service", "owner", "reclaim")
-    }
+    shown = {name: brief(value) for name, value in args.items() if name not in ("service", "owner", "reclaim")}
     for name in ("files", "append", "manifest", "patch"):
         if isinstance(shown.get(name), dict):
             shown[name] = sorted(shown[name])

@@ -151,9 +151,7 @@ class Machine(Files, Processes):
         until = time.monotonic() + timeout
         pipes: Dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
-            child = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, env=CHILD_ENV, start_new_session=True, **pipes
-            )
+            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=CHILD_ENV, start_new_session=True, **pipes)
         except FileNotFoundError as error:
             raise Fail("missing-tool", "the host has no %s" % argv[0]) from error
         except OSError as error:  # not a program, or one for another processor
@@ -385,7 +383,5 @@ class Machine(Files, Processes):
                 raise
             late = "within %g s" % SMI_TIMEOUT if patience > SMI_TIMEOUT - 0.1 else "in time"
             raise Fail("timeout", "nvidia-smi did not answer " + late) from failure
-        rows = [
-            [cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()
-        ]
+        rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
         return [[None if cell.startswith("[") or cell == "N/A" else cell for cell in row] for row in rows]

@@ -113,9 +113,7 @@ def sockets() -> Iterator[Socket]:
 
 def serves(bound: str, address: str) -> bool:
     """Return whether a socket that listens on ``bound`` answers connections to ``address``."""
-    return (
-        bound == address or bound in WILDCARDS or bound == "::ffff:" + address or "::ffff:" + bound == address
-    )
+    return bound == address or bound in WILDCARDS or bound == "::ffff:" + address or "::ffff:" + bound == address
 
 
 def collides(bound: str, address: str) -> bool:
@@ -142,9 +140,7 @@ class Processes:
         """Every live process in the unit's control group (zombies hold nothing and do not count)."""
         folder = unit_folder(unit)
         # Without it systemd's tree is mounted elsewhere, the unit has a slice of its own, or it has no processes.
-        pids = (
-            pids_below(folder) if folder else [pid for pid in all_pids() if unit_of(cgroup_of(pid)) == unit]
-        )
+        pids = pids_below(folder) if folder else [pid for pid in all_pids() if unit_of(cgroup_of(pid)) == unit]
         return [pid for pid in pids if self.process_stat(pid)[:1] not in ([], ["Z"])]
 
     def process_stat(self, pid: int) -> List[str]:
@@ -195,17 +191,14 @@ class Processes:
 
     def connections(self, port: int, bound: str) -> int:
         """Established connections to a listener on ``bound``, without this program's own."""
-        inodes = own_sockets()
-        rows = list(sockets())
-        inodes |= own_sockets()  # one of ours may have been opened meanwhile
-        ours = {row.port for row in rows if row.peer_port == port and "socket:[%s]" % row.inode in inodes}
-        return sum(
-            row.port == port
-            and row.state == ESTABLISHED
-            and serves(bound, row.address)
-            and row.peer_port not in ours
-            for row in rows
-        )
+        before = list(sockets())
+        mine = own_sockets()
+        # What is there before and after was there in between, so an own connection that lasts is among ``mine``;
+        # one that opens or closes meanwhile is not counted at all.
+        after = set(sockets())
+        lasting = [row for row in before if row.state == ESTABLISHED and row in after]
+        ours = {row.port for row in lasting if row.peer_port == port and "socket:[%s]" % row.inode in mine}
+        return sum(row.port == port and serves(bound, row.address) and row.peer_port not in ours for row in lasting)
 
     def init(self) -> str:
         """The name of the first process."""

@@ -55,9 +55,7 @@ def run(session: Session, args: Json, call: Call) -> Json:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_child(
-    call: Call, argv: List[str], env: Dict[str, str], folder: str, stdin: str, timeout: float
-) -> Json:
+def run_child(call: Call, argv: List[str], env: Dict[str, str], folder: str, stdin: str, timeout: float) -> Json:
     try:
         child = call.spawn(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=folder)
     except OSError as error:

@@ -48,9 +48,7 @@ class Service:
     def __init__(self, machine: Machine, name: Any) -> None:
         self.machine, self.name = machine, checked(name, "service")
         self.unit = UNIT_NAME % name
-        self.guard_unit, self.recover_unit = (
-            "deployer-%s@%s.service" % (kind, name) for kind in ("guard", "recover")
-        )
+        self.guard_unit, self.recover_unit = ("deployer-%s@%s.service" % (kind, name) for kind in ("guard", "recover"))
         self.live_path = os.path.join(machine.live_dir, self.unit)
         self.candidate_path = os.path.join(machine.run_dir, self.unit)
         self.enable_link, self.recover_link = (

@@ -89,9 +89,7 @@ def drain(call: Call, remains: Remains, seconds: float) -> Optional[int]:
     return inflight
 
 
-def stop_service(
-    session: Session, call: Call, service: Service, port: int, drain_for: float, patience: float
-) -> Json:
+def stop_service(session: Session, call: Call, service: Service, port: int, drain_for: float, patience: float) -> Json:
     """Drain, stop, kill after ``patience`` seconds, and wait until it is really gone. Raise Fail ``not-gone``."""
     machine, unit, begun = session.machine, service.unit, session.machine.boottime()
     remains = Remains(service, port)

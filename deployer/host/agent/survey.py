@@ -87,9 +87,7 @@ def model_facts(path: str) -> Json:
     seen: Set[Tuple[int, int]] = set()
     first_time(path, seen)
     for folder, folders, names in os.walk(path, followlinks=True):
-        folders[:] = sorted(
-            name for name in folders if name[0] != "." and first_time(os.path.join(folder, name), seen)
-        )
+        folders[:] = sorted(name for name in folders if name[0] != "." and first_time(os.path.join(folder, name), seen))
         for name in sorted(names):
             full = os.path.join(folder, name)
             with contextlib.suppress(OSError):
@@ -98,9 +96,7 @@ def model_facts(path: str) -> Json:
                     continue  # reading a pipe may wait for ever
                 small = name.endswith(".json") and info.st_size < 1 << 20
                 mark = read_text(full) if small else int(info.st_mtime)
-                digest.update(
-                    ("%s\0%d\0%s\0" % (os.path.relpath(full, path), info.st_size, mark)).encode("utf-8")
-                )
+                digest.update(("%s\0%d\0%s\0" % (os.path.relpath(full, path), info.st_size, mark)).encode("utf-8"))
                 total, count = total + info.st_size, count + 1
                 if folder == path and name.endswith(".safetensors") and not name.startswith("consolidated"):
                     weights += info.st_size  # `consolidated` holds the same weights again

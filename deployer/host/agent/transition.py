@@ -174,9 +174,7 @@ def await_invocation(call: Call, service: Service, start: Json) -> str:
         state = service.state()
         begun = state["InvocationID"] and state["InvocationID"] != start["before"]
         # Until execve() is done, which Type=exec tells, the process does not show whose release it is.
-        executed = (
-            state["ActiveState"] != "activating" or machine.boottime() > start["started_boottime"] + EXEC_WAIT
-        )
+        executed = state["ActiveState"] != "activating" or machine.boottime() > start["started_boottime"] + EXEC_WAIT
         if begun and executed:
             return str(state["InvocationID"])
         if machine.boottime() > deadline:
@@ -195,9 +193,7 @@ def unit_start(session: Session, args: Json, call: Call) -> Json:
             raise Fail("moved", f"the transition under way is not to {release}")
         state = service.state()
         if not is_down(state):
-            raise Fail(
-                "moved", f"{service.unit} is {state['ActiveState']}: it must be stopped first", unit=state
-            )
+            raise Fail("moved", f"{service.unit} is {state['ActiveState']}: it must be stopped first", unit=state)
         if os.path.islink(path):
             raise Fail("shadowed", f"{path} is a link (a mask?)", shadows=[path])
         os.makedirs(machine.run_dir, exist_ok=True)

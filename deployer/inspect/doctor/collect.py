@@ -54,9 +54,7 @@ def watched_for(seconds: float, spent: float) -> float:
     return min(seconds, max(SHORTEST, seconds + BUDGET - RESERVE - spent))
 
 
-def collect(
-    session: Session, *, seconds: float, profiles: Sequence[Profile] = (), spent: float = 0.0
-) -> Evidence:
+def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = (), spent: float = 0.0) -> Evidence:
     """Look once; the GPUs are watched for ``seconds``. Raise HostError if the host does not answer.
 
     All of it ends within `BUDGET` seconds after that, of which the command has ``spent`` some before. What does not
@@ -91,14 +89,10 @@ def collect(
         # No line about batches says why SGLang changed an argument, and there are thousands of them.
         texts = [line.text for line in lines if not ROUTINE.match(line.text)]
         release = running or Release(service.name)
-        verification = in_effect(
-            release, info, secrets=endpoint.secrets, learned=session.learned, lines=texts
-        )
+        verification = in_effect(release, info, secrets=endpoint.secrets, learned=session.learned, lines=texts)
         verification = _completed(verification, release)
     if gpus := holders.result(until):
-        observed = replace(
-            observed, gpus=gpus.gpus, gpu_processes=gpus.gpu_processes, gpu_problem=gpus.gpu_problem
-        )
+        observed = replace(observed, gpus=gpus.gpus, gpu_processes=gpus.gpu_processes, gpu_problem=gpus.gpu_problem)
     sampled = sampling.result(until)
     return Evidence(
         service=service.name,

@@ -69,9 +69,7 @@ def graphs_unused(e: Evidence) -> Answer:
 
 def _no_graphs_or_no_lines(e: Evidence) -> Unclear:
     return Unclear(
-        "no decode line in the last minutes"
-        if e.graph_sizes
-        else "no graphs were captured, or it is not known which"
+        "no decode line in the last minutes" if e.graph_sizes else "no graphs were captured, or it is not known which"
     )
 
 

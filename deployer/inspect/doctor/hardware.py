@@ -74,9 +74,7 @@ def power_limit(e: Evidence) -> Answer:
     power, limit = _mean(e, lambda gpu: gpu.power_w), _mean(e, lambda gpu: gpu.power_limit_w)
     if not power:
         return _unseen(e)
-    capped = {
-        index for index, looks in _own(e).items() if any((gpu.throttle or 0) & POWER_CAP for gpu in looks)
-    }
+    capped = {index for index, looks in _own(e).items() if any((gpu.throttle or 0) & POWER_CAP for gpu in looks)}
     reached = {index for index in power if limit.get(index) and power[index] >= AT_LIMIT * limit[index]}
     text = f"{span(power)} W" + (f" of {max(limit.values()):.0f}" if limit else "")
     if not capped and not reached:
@@ -101,9 +99,7 @@ def clock_throttled(e: Evidence) -> Answer:
         evidence = (f"GPU {index}: {', '.join(reasons[index])}" for index in throttled)
         return Present(f"GPU {throttled}", tuple(evidence))
     heat = [gpu.temperature_c for gpu in samples if gpu.temperature_c is not None]
-    return Absent(
-        f"no trouble reported; {f'up to {max(heat):.0f} °C' if heat else 'temperatures are unknown'}"
-    )
+    return Absent(f"no trouble reported; {f'up to {max(heat):.0f} °C' if heat else 'temperatures are unknown'}")
 
 
 @THEME.symptom("gpu-shared")
@@ -169,10 +165,7 @@ def swapping(e: Evidence) -> Answer:
 def disk_low(e: Evidence) -> Answer:
     if not (disks := e.sampled.machine.disks):
         return _NOT_SAMPLED
-    texts = {
-        path: f"{path}: {disk.free / GIB:.0f} of {disk.total / GIB:.0f} GiB free"
-        for path, disk in disks.items()
-    }
+    texts = {path: f"{path}: {disk.free / GIB:.0f} of {disk.total / GIB:.0f} GiB free" for path, disk in disks.items()}
     low = [texts[path] for path, disk in disks.items() if disk.free < LITTLE_DISK]
     return Present("; ".join(low), tuple(low)) if low else Absent("; ".join(texts.values()))
 

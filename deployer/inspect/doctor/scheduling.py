@@ -46,14 +46,10 @@ def requests_wait(e: Evidence) -> Answer:
         advice = "the KV pool is full: a larger memory.mem_fraction_static or a smaller KV type may hold more requests"
         change = "another [memory] mem_fraction_static"
     elif limit and e.running is not None and e.running >= 0.9 * limit:
-        advice = (
-            "all places are taken: a higher limits.max_running_requests or micro-batch cap may help, or not"
-        )
+        advice = "all places are taken: a higher limits.max_running_requests or micro-batch cap may help, or not"
         change = f"[limits] max_running_requests above {limit}"
     else:
-        advice = (
-            "places are free although requests wait: prefills may go first; a smaller prefill chunk may help"
-        )
+        advice = "places are free although requests wait: prefills may go first; a smaller prefill chunk may help"
         change = "a smaller [memory] chunked_prefill_size"
     evidence = _answers("waiting", [load.waiting for load in e.loads])
     evidence += [lines] if e.batches.decodes else []
@@ -77,9 +73,7 @@ def slot_is_not_total(e: Evidence) -> Answer:
     if (mean := e.batches.mean_size) is not None:
         average = f"judging by the growth of #token, a micro-batch has {mean:.1f} requests on average"
         busy = round(e.running / mean) if e.running else 0
-        evidence.append(
-            average + (f": about {min(busy, e.slots)} of {e.slots} hold requests" if busy else "")
-        )
+        evidence.append(average + (f": about {min(busy, e.slots)} of {e.slots} hold requests" if busy else ""))
     evidence += _answers("running", [load.running for load in e.loads])
     if e.sampled.connections is not None:
         evidence.append(f"{e.sampled.connections:.0f} connections are open")

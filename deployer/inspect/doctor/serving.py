@@ -107,9 +107,7 @@ def drift(e: Evidence) -> Answer:
 def argument_changed(e: Evidence) -> Answer:
     arguments = e.verification.checks
     if not arguments:
-        return Unclear(
-            "the server does not report its arguments, or the release does not record what it requested"
-        )
+        return Unclear("the server does not report its arguments, or the release does not record what it requested")
     if changed := e.verification.refused:
         evidence = (f"{it.argument}: requested {it.requested!r}, is {it.effective!r}" for it in changed)
         return Present(f"{len(changed)} of {len(arguments)} arguments", tuple(evidence))

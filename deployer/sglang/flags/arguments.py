@@ -78,10 +78,7 @@ CONCEPTS = (
 )  # fmt: skip
 #: Every option that a typed field renders, with that field.
 OWNED: Mapping[str, str] = {
-    option: concept.field
-    for concept in reversed(CONCEPTS)
-    for spelling in concept.spellings
-    for option in spelling
+    option: concept.field for concept in reversed(CONCEPTS) for spelling in concept.spellings for option in spelling
 }
 
 
@@ -195,10 +192,7 @@ def render(
     out.problems += [Problem(("extra_args", key), text) for key, text in wrong + wrong_values]
     out.problems += check_allowed(profile.verify.allow_changed, learned)
     notes = [table.note] if table.note else []
-    notes += [
-        f"{text}; the list for {table.title} may be incomplete, so SGLang itself decides"
-        for text in out.remarks
-    ]
+    notes += [f"{text}; the list for {table.title} may be incomplete, so SGLang itself decides" for text in out.remarks]
     return LaunchArguments(
         [*program, *out.argv, *argv], secret_config, notes, out.requested | shown, table, tuple(out.problems)
     )
@@ -266,9 +260,7 @@ def check_allowed(names: Sequence[str], learned: Path | None = None) -> list[Pro
     for index, name in enumerate(names):
         path = ("verify", "allow_changed", index)
         if name in _NEVER_ALLOWED:
-            problems.append(
-                Problem(path, f"{name} must be as requested: with another value it is a different service")
-            )
+            problems.append(Problem(path, f"{name} must be as requested: with another value it is a different service"))
         elif name not in known:
             near = nearest(name, known)
             text = f"SGLang has no argument {name}" + (f"; did you mean {near}?" if near else "")

@@ -38,9 +38,7 @@ def secret_looking(option: str, value: Any) -> bool:
     if _SECRET_NAME.search(option.removeprefix("--")):
         return True
     if isinstance(value, Mapping):
-        return any(
-            secret_looking(f"--{str(key).replace('_', '-').lower()}", item) for key, item in value.items()
-        )
+        return any(secret_looking(f"--{str(key).replace('_', '-').lower()}", item) for key, item in value.items())
     if isinstance(value, list):
         return any(secret_looking("", item) for item in value)
     return isinstance(value, str) and _SECRET_VALUE.search(value) is not None
@@ -149,9 +147,7 @@ def _one(flag: Flag, value: Any, remark: Remark | None) -> tuple[str, Any]:
         raise ValueError(f"found {shown(value)}, expected text")
     if flag.choices is not None and effective not in flag.choices:
         if remark is None:
-            raise ValueError(
-                unknown(text, map(str, flag.choices), kind=f"found {shown(value)}, not a choice")
-            )
+            raise ValueError(unknown(text, map(str, flag.choices), kind=f"found {shown(value)}, not a choice"))
         near = nearest(text, map(str, flag.choices))
         remark(
             f"{shown(value)} is not among the known choices of {flag.names[0]}"

@@ -67,15 +67,11 @@ def parse_batch(line: str, t: float = 0.0) -> Batch | None:
         return None
     ranks = {name: int(number) for name, number in _RANK.findall(record.rank if record else "")}
     usages = [
-        float(value)
-        for name, value in fields.items()
-        if name.endswith("usage") and value not in ("True", "False")
+        float(value) for name, value in fields.items() if name.endswith("usage") and value not in ("True", "False")
     ]
     graph = next((value for name, value in fields.items() if name.endswith(" graph")), None)
     rate = next((value for name, value in fields.items() if "throughput" in name), None)
-    tokens = [
-        _whole(value) for name, value in fields.items() if name.startswith("#") and name.endswith("token")
-    ]
+    tokens = [_whole(value) for name, value in fields.items() if name.startswith("#") and name.endswith("token")]
     decode = head["kind"] == "Decode"
     return Batch(
         decode=decode,
@@ -95,11 +91,7 @@ def parse_batch(line: str, t: float = 0.0) -> Batch | None:
 
 
 def _whole(value: str | None) -> int | None:
-    return (
-        int(value)
-        if value is not None and value.lstrip("-").isdigit() and not value.startswith("-")
-        else None
-    )
+    return int(value) if value is not None and value.lstrip("-").isdigit() and not value.startswith("-") else None
 
 
 def visible_slots(interval: int, loop_size: int) -> int:
@@ -152,9 +144,7 @@ class Batches:
 
 def read_batches(lines: Iterable[tuple[float, str]], interval: int) -> Batches:
     """Read lines ``(t, text)`` in order; ``interval`` is the server's --decode-log-interval."""
-    found = [
-        batch for t, text in lines if "batch" in text and (batch := parse_batch(text, t)) and batch.leading
-    ]
+    found = [batch for t, text in lines if "batch" in text and (batch := parse_batch(text, t)) and batch.leading]
     decodes = tuple(batch for batch in found if batch.decode)
     return Batches(decodes, tuple(batch for batch in found if not batch.decode), _mean_size(found, interval))
 

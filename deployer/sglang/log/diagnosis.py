@@ -89,11 +89,7 @@ class Diagnosis:
             doing = "the server is ready" if self.phase == "ready" else f"it is in phase {self.phase}"
         else:
             doing = "the server became ready" if self.phase == "ready" else f"it reached phase {self.phase}"
-            ended = (
-                "the log ends there"
-                if self.running is False
-                else "it is still running, or the log ends there"
-            )
+            ended = "the log ends there" if self.running is False else "it is still running, or the log ends there"
             doing += f"; {ended}"
         return doing + (f"; next it waits for {self.state.waiting_for}" if self.phase != "ready" else "")
 

@@ -21,9 +21,7 @@ _STOP = re.compile(
 #: The unit has failed: a "Stopped" after it is only part of its automatic restart.
 _OVER = re.compile(r"Failed with result '|: Scheduled restart job")
 _STOP_EXCEPTION = re.compile(r"(?:asyncio\.\w+\.)?(?:KeyboardInterrupt|CancelledError|SystemExit: 0)\b")
-_UNIT_LINE = re.compile(
-    r"Main process exited, code=(\w+), status=(\d+)(?:/(\w+))?|Failed with result '([\w-]+)'"
-)
+_UNIT_LINE = re.compile(r"Main process exited, code=(\w+), status=(\d+)(?:/(\w+))?|Failed with result '([\w-]+)'")
 #: Exit statuses of systemd's own, before the engine runs (systemd.exec(5)).
 _BEFORE_EXEC = {
     200: ("unit_workdir", "the unit's working directory cannot be entered", "check home and permissions"),

@@ -180,9 +180,7 @@ class Search(IndexedLog):
         if primary and primary[0].errors:
             head = next((trace for trace in fatal if trace.explicit and trace.first < primary[0].first), None)
             return (self.of_trace(head) if head else None) or self.unknown(primary[0])
-        harmless = [
-            trace for trace in self.traces if not trace.fatal and not _SECONDARY.search(trace.messages)
-        ]
+        harmless = [trace for trace in self.traces if not trace.fatal and not _SECONDARY.search(trace.messages)]
         if self.stalled and (stalled := self.by_stall(self.stalled)):
             return stalled
         bare = [one for one in bare_errors(self.lines, self.traces) if not _SECONDARY.search(one.messages)]
@@ -275,9 +273,7 @@ class Search(IndexedLog):
         """Return the phase; None for the first one in a log that does not hold the start."""
         return phase if phase != PHASES[0] or self.whole else None
 
-    def cause(
-        self, one: Signature, positions: Sequence[int], phase: str, quote: str = "", rank: str = ""
-    ) -> Cause:
+    def cause(self, one: Signature, positions: Sequence[int], phase: str, quote: str = "", rank: str = "") -> Cause:
         """Return the cause that a signature stands for; ``quote`` is the log's own message."""
         lines, numbers = self.show(positions)
         here = self.here(phase) or one.phase

@@ -62,9 +62,7 @@ class IndexedLog:
 
     def __init__(self, lines: Sequence[Line]) -> None:
         kept = [(at, line) for at, line in enumerate(lines) if not line.piece]
-        self.lines = [
-            line if len(line.text) <= _LOOK else replace(line, text=line.text[:_LOOK]) for _, line in kept
-        ]
+        self.lines = [line if len(line.text) <= _LOOK else replace(line, text=line.text[:_LOOK]) for _, line in kept]
         #: How the launch went.
         self.start: Start = read_start(lines)
         self._at = [at for at, _ in kept]

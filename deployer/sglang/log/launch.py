@@ -141,8 +141,7 @@ class LaunchLog:
             phase=self._phase,
             ranks=tuple(rank.frozen() for _, rank in sorted(self._ranks.items(), key=_rank_key)),
             spans=tuple(
-                Span(name, start, max(0.0, end - start))
-                for (name, start), end in zip(starts, ends, strict=True)
+                Span(name, start, max(0.0, end - start)) for (name, start), end in zip(starts, ends, strict=True)
             ),
             values=dict(self._values),
             dialect=self._dialect,
@@ -205,9 +204,7 @@ class LaunchLog:
         if message.startswith(("Init torch distributed ", "Init parallel ")):
             self._speaks("0.5.12" if "torch" in message else "0.5.23")
             one = self._reach(rank, "dist-init")
-            one.joined = one.joined or message.startswith(
-                ("Init torch distributed ends", "Init parallel ends")
-            )
+            one.joined = one.joined or message.startswith(("Init torch distributed ends", "Init parallel ends"))
         elif message.startswith(("Load weight begin", "Load weight end")):
             one = self._reach(rank, "load")
             one.joined = True

@@ -19,9 +19,7 @@ CONSEQUENCE = re.compile(
 _SYSTEMD_START = re.compile(r"(?:Starting|Started) ")
 _UNIT_END = re.compile(r"Main process exited|Failed with result")
 _ARGS = re.compile(r"\bserver_args=(?:ServerArgs\(|\{)")
-_ENDED = re.compile(
-    r"Uvicorn running on|SIGTERM received|Shutting down|error: (?:argument|unrecognized|ambiguous)"
-)
+_ENDED = re.compile(r"Uvicorn running on|SIGTERM received|Shutting down|error: (?:argument|unrecognized|ambiguous)")
 #: A clock without a year that goes back by more than this has passed New Year.
 _HALF_A_YEAR = 182 * 86400.0
 
@@ -45,9 +43,7 @@ def starts(lines: Sequence[Line]) -> list[list[Line]]:
             seen_args = seen_args or _begins(text)
             ended = ended or HEAD in text or bool(_ENDED.search(text) or CONSEQUENCE.search(text))
     if len(found) > 1 and not spoke and not any(_UNIT_END.search(line.text) for line in found[-1]):
-        found[-2:] = [
-            found[-2] + found[-1]
-        ]  # it has only just begun: there is nothing to diagnose but the one before
+        found[-2:] = [found[-2] + found[-1]]  # it has only just begun: there is nothing to diagnose but the one before
     return found
 
 

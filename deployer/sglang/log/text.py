@@ -130,9 +130,7 @@ def read_lines(lines: Iterable[str], first: int = 1) -> Iterator[Line]:
             parts = entry.text.split("\r")
             for index, part in enumerate(parts):
                 if part or len(parts) == 1:
-                    yield _plain(
-                        replace(entry, number=number, text=part, piece=entry.piece or index < len(parts) - 1)
-                    )
+                    yield _plain(replace(entry, number=number, text=part, piece=entry.piece or index < len(parts) - 1))
 
 
 def without_routine(lines: Iterable[Line]) -> list[Line]:

@@ -19,9 +19,7 @@ _FRAME = re.compile(r'\s*File "[^"]{1,400}", line \d{1,7}')
 #: name no Python file).
 _HEADLESS = re.compile(r'\s*File "(?:[^"]{1,400}\.py|<(?!unknown)[^">]{1,80}>)", line [1-9]\d{0,6}, in \S')
 #: A frame that every model passes through and that says nothing of where an error belongs.
-_GLUE = re.compile(
-    r"torch/nn/modules/module\.py\", line \d{1,7}, in (?:__getattr__|_call_impl|_wrapped_call_impl)"
-)
+_GLUE = re.compile(r"torch/nn/modules/module\.py\", line \d{1,7}, in (?:__getattr__|_call_impl|_wrapped_call_impl)")
 _CARETS = re.compile(r"[\s~^]*\^[\s~^]*$|\s*\.\.\.<\d{1,5} lines?>\.\.\.$|\s*\[Previous line repeated")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{1,150}(?:: ?|$| \()", re.ASCII)
 _ERROR_NAME = re.compile(
@@ -195,9 +193,7 @@ def _is_fatal(before: str, above: str) -> bool:
     if not words:
         return True
     return bool(
-        re.search(
-            r"hit an exception|Initialization failed|(?:raised|got) an exception|ERROR:|Error|fail", words
-        )
+        re.search(r"hit an exception|Initialization failed|(?:raised|got) an exception|ERROR:|Error|fail", words)
     )
 
 
@@ -210,9 +206,7 @@ def _feed(open_: list[_Open], index: int, text: str) -> None:
     stripped = text.strip()
     reading = [one for one in open_ if one.error is None]
     raised = bool(_ERROR_NAME.match(text) and _EXCEPTION.match(text))
-    if reading and (
-        _FRAME.match(text) or text[:1] in (" ", "\t", "") or (reading[-1].code_next and not raised)
-    ):
+    if reading and (_FRAME.match(text) or text[:1] in (" ", "\t", "") or (reading[-1].code_next and not raised)):
         _frame(reading[-1], index, text)
         return
     if stripped in _CHAINED:

@@ -47,9 +47,7 @@ def health_timeout(facts: Facts) -> Iterator[Hit]:
         yield Hit(f"{text!r} is not a number of seconds", where)
         return
     if not 5 <= seconds <= HEALTH_WAIT:
-        yield Hit(
-            f"{seconds:g} s (SGLang's default: {HEALTH_LIMIT:g} s; deployer waits {HEALTH_WAIT:g} s)", where
-        )
+        yield Hit(f"{seconds:g} s (SGLang's default: {HEALTH_LIMIT:g} s; deployer waits {HEALTH_WAIT:g} s)", where)
 
 
 @THEME.rule("health-without-generation")

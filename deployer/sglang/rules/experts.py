@@ -32,9 +32,7 @@ def experts_divide_ep(facts: Facts) -> Iterator[Hit]:
     spare = max(0, facts.whole("--ep-num-redundant-experts") or 0)
     if experts and (experts + spare) % facts.ep:
         redundant = f" and {spare} redundant ones" if spare else ""
-        yield Hit(
-            f"{experts} experts{redundant} cannot be divided among {facts.ep} ranks", ("parallelism", "ep")
-        )
+        yield Hit(f"{experts} experts{redundant} cannot be divided among {facts.ep} ranks", ("parallelism", "ep"))
 
 
 @THEME.rule("ep-without-experts")

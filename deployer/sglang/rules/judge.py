@@ -85,12 +85,8 @@ def judge(facts: Facts, rules: Iterable[Rule] | None = None) -> Report:
 
 def _one_error_a_place(findings: list[Finding]) -> list[Finding]:
     """Drop problems of rendering at places for which a more specific rule has an error."""
-    others = {
-        item.where for item in findings if item.severity is Severity.ERROR and item.rule != _RENDERING.id
-    }
-    return [
-        item for item in findings if item.rule != _RENDERING.id or not item.where or item.where not in others
-    ]
+    others = {item.where for item in findings if item.severity is Severity.ERROR and item.rule != _RENDERING.id}
+    return [item for item in findings if item.rule != _RENDERING.id or not item.where or item.where not in others]
 
 
 def _ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -92,9 +92,7 @@ def budget_short(facts: Facts) -> Iterator[Hit]:
     gate = effective_gate(facts.service, facts.profile)
     where = _place(facts, "bench", "budget")
     rounds = {level: bench.rounds(level) for level in bench.levels}
-    tokens = (
-        bench.warmups * bench.warmup_tokens + (bench.singles + sum(rounds.values())) * bench.output_tokens
-    )
+    tokens = bench.warmups * bench.warmup_tokens + (bench.singles + sum(rounds.values())) * bench.output_tokens
     least = tokens / FASTEST_STREAM
     if least > bench.budget:
         yield Hit(

@@ -71,8 +71,7 @@ def kv_room(facts: Facts) -> Iterator[Hit]:
     yield Hit(
         f"{memory / GIB:.1f} GiB x {fraction}{'' if own else ' (a usual value; the profile sets none)'} - "
         f"{share / GIB:.1f} GiB of weights = {left / GIB:.1f} GiB a GPU: room for at most {tokens:,} tokens of "
-        f"{per_token / 1024:.1f} KiB"
-        + (f"; one request of the full context takes {context:,}" if context else ""),
+        f"{per_token / 1024:.1f} KiB" + (f"; one request of the full context takes {context:,}" if context else ""),
         (),
         Severity.WARNING if limit is not None and tokens < limit else None,
     )
@@ -108,9 +107,7 @@ def tokens_below_context(facts: Facts) -> Iterator[Hit]:
 def running_capped(facts: Facts) -> Iterator[Hit]:
     tokens = facts.profile.limits.max_total_tokens
     if tokens and facts.running and facts.running > tokens // 2:
-        yield Hit(
-            f"{facts.running}, but {tokens} tokens allow {tokens // 2}", ("limits", "max_running_requests")
-        )
+        yield Hit(f"{facts.running}, but {tokens} tokens allow {tokens // 2}", ("limits", "max_running_requests"))
 
 
 @THEME.rule("chunk-page-size")

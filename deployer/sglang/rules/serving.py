@@ -20,11 +20,7 @@ def running_below_levels(facts: Facts) -> Iterator[Hit]:
     most = facts.at_a_time
     above = [level for level in facts.levels if most is not None and level > most]
     if above:
-        limit = (
-            "max_running_requests"
-            if facts.cap is None
-            else f"loop {facts.profile.loop_size} x cap {facts.cap}"
-        )
+        limit = "max_running_requests" if facts.cap is None else f"loop {facts.profile.loop_size} x cap {facts.cap}"
         yield Hit(
             f"at most {most} run at a time ({limit}), so {', '.join(f'C={level}' for level in above)} "
             f"would have {', '.join(str(level - (most or 0)) for level in above)} waiting"
@@ -93,15 +89,11 @@ def start_deadline(facts: Facts) -> Iterator[Hit]:
 @THEME.rule("hub-download")
 def hub_download(facts: Facts) -> Iterator[Hit]:
     if not facts.service.model.startswith("/"):
-        yield Hit(
-            f"{facts.service.model} is downloaded from the hub", ("services", facts.service.name, "model")
-        )
+        yield Hit(f"{facts.service.model} is downloaded from the hub", ("services", facts.service.name, "model"))
 
 
 @THEME.rule("hub-offline")
 def hub_offline(facts: Facts) -> Iterator[Hit]:
     offline = facts.truthy("HF_HUB_OFFLINE") or facts.truthy("TRANSFORMERS_OFFLINE")
     if offline and not facts.service.model.startswith("/"):
-        yield Hit(
-            f"{facts.service.model} must already be in the cache", ("services", facts.service.name, "model")
-        )
+        yield Hit(f"{facts.service.model} must already be in the cache", ("services", facts.service.name, "model"))

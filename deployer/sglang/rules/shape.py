@@ -121,9 +121,7 @@ _CONTEXTS = (
 def _context(text: Mapping[str, Any]) -> int | None:
     """Return the longest context as SGLang derives it: scaled only if the scaling does not name the original length."""
     length = _size(text, *_CONTEXTS)
-    scaling = _table(
-        text.get("rope_scaling") or text.get("rope_parameters")
-    )  # the newer name: transformers 5
+    scaling = _table(text.get("rope_scaling") or text.get("rope_parameters"))  # the newer name: transformers 5
     factor = scaling.get("factor")
     plain = "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3"
     if length is None or plain or isinstance(factor, bool) or not isinstance(factor, (int, float)):

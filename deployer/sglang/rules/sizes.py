@@ -28,9 +28,7 @@ def ep_divides_tp(facts: Facts) -> Iterator[Hit]:
 def dp_attention_groups(facts: Facts) -> Iterator[Hit]:
     dp = facts.profile.parallelism.dp
     if facts.profile.parallelism.dp_attention and (dp == 1 or facts.tp % dp):
-        yield Hit(
-            f"{dp}; with dp_attention it must be above 1 and divide tp = {facts.tp}", ("parallelism", "dp")
-        )
+        yield Hit(f"{dp}; with dp_attention it must be above 1 and divide tp = {facts.tp}", ("parallelism", "dp"))
 
 
 @THEME.rule("dp-meaning")
@@ -67,21 +65,14 @@ def gpus_missing(facts: Facts) -> Iterator[Hit]:
 def gpus_unused(facts: Facts) -> Iterator[Hit]:
     present, needed = facts.gpus, facts.profile.gpus
     if present is not None and needed < present:
-        yield Hit(
-            f"profile {facts.profile.name} uses {needed} of the {present} GPUs of service {facts.service.name}"
-        )
+        yield Hit(f"profile {facts.profile.name} uses {needed} of the {present} GPUs of service {facts.service.name}")
 
 
 @THEME.rule("base-gpu-id")
 def base_gpu_id(facts: Facts) -> Iterator[Hit]:
     base, step, present = facts.whole("--base-gpu-id") or 0, facts.whole("--gpu-id-step") or 1, facts.gpus
     last = last_place(**facts.layout)
-    if (
-        present is not None
-        and (base or step != 1)
-        and facts.profile.gpus <= present
-        and not 0 <= last < present
-    ):
+    if present is not None and (base or step != 1) and facts.profile.gpus <= present and not 0 <= last < present:
         option = "--base-gpu-id" if base else "--gpu-id-step"
         yield Hit(f"the last rank would use GPU {last} of {present} (0 to {present - 1})", facts.at(option))
 

@@ -33,9 +33,7 @@ def computed(info: Mapping[str, Any], lines: Iterable[str] = ()) -> Computed:
     log = _from_log(lines)
     pp = _whole(effective.get("pp_size")) or 1
     depth = _whole(effective.get("pp_async_batch_depth")) or 0
-    kv_tokens = (
-        _whole(info.get("max_total_num_tokens")) or _whole(memory.get("token_capacity")) or log.get("tokens")
-    )
+    kv_tokens = _whole(info.get("max_total_num_tokens")) or _whole(memory.get("token_capacity")) or log.get("tokens")
     running = running_ceiling(effective) or log.get("running")
     context = log.get("context") or _whole(effective.get("context_length"))
     cap = _whole(live.get("pp_max_micro_batch_size")) or _whole(effective.get("pp_max_micro_batch_size"))
@@ -72,9 +70,7 @@ def _from_log(lines: Iterable[str]) -> dict[str, Any]:
     return {**values, **({"free": min(free)} if free else {})}
 
 
-def _graph_sizes(
-    effective: Mapping[str, Any], log: Mapping[str, Any], running: int | None
-) -> tuple[int, ...] | None:
+def _graph_sizes(effective: Mapping[str, Any], log: Mapping[str, Any], running: int | None) -> tuple[int, ...] | None:
     config = mapping(mapping(effective.get("cuda_graph_config")).get("decode"))
     off = effective.get("disable_cuda_graph") or effective.get("disable_decode_cuda_graph")
     if off or config.get("backend") == "disabled":

@@ -44,11 +44,7 @@ def same(requested: Any, shown: Any) -> bool:
 
 def _same(requested: Any, shown: Any) -> bool:
     if isinstance(requested, bool) or isinstance(shown, bool):
-        return (
-            isinstance(requested, bool | None)
-            and isinstance(shown, bool | None)
-            and bool(requested) == bool(shown)
-        )
+        return isinstance(requested, bool | None) and isinstance(shown, bool | None) and bool(requested) == bool(shown)
     if isinstance(requested, str) and requested.lower() == "auto":
         return True
     if isinstance(requested, Mapping):
@@ -69,9 +65,7 @@ def _same(requested: Any, shown: Any) -> bool:
 
 def _same_table(requested: Mapping[Any, Any], shown: Any) -> bool:
     table = shown if isinstance(shown, Mapping) else _parsed(shown)
-    return isinstance(table, Mapping) and all(
-        key in table and _same(requested[key], table[key]) for key in requested
-    )
+    return isinstance(table, Mapping) and all(key in table and _same(requested[key], table[key]) for key in requested)
 
 
 def _same_list(requested: list[Any], shown: list[Any]) -> bool:

@@ -162,9 +162,7 @@ class Api:
             "Cache flushed.\nPlease check backend logs for more details. "
             "(When there are running or waiting requests, the operation will not be performed.)\n"
         )
-        exchange.send(
-            400 if busy else 200, text, "" if self.engine.plan.modern else "text/plain; charset=utf-8"
-        )
+        exchange.send(400 if busy else 200, text, "" if self.engine.plan.modern else "text/plain; charset=utf-8")
 
     async def _nothing(self, exchange: Exchange) -> None:
         exchange.send(200)

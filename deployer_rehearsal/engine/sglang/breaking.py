@@ -29,9 +29,7 @@ async def break_answer(engine: Engine, exchange: Exchange) -> bool:
     if error and due(error, engine.asked):
         status = int(error.options.get("status", 500))
         text = "Internal server error" if status == 500 else f"status {status} on request"
-        raise HttpError(
-            status, {"object": "error", "message": text, "type": "InternalServerError", "code": status}
-        )
+        raise HttpError(status, {"object": "error", "message": text, "type": "InternalServerError", "code": status})
     broken = engine.faults.get("broken-stream")
     if not (broken and due(broken, engine.asked) and exchange.json().get("stream")):
         return False

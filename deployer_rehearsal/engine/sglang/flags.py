@@ -157,18 +157,13 @@ def _program(version: str) -> str:
     return "sglang serve" if numbers >= [0, 5, 16] else "launch_server.py"
 
 
-def parse(
-    table: dict[str, Any], argv: Sequence[str], parser: argparse.ArgumentParser | None = None
-) -> dict[str, Any]:
+def parse(table: dict[str, Any], argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> dict[str, Any]:
     """Return all fields of the version's ServerArgs as requested, unresolved. Raise SystemExit(2) as argparse does.
 
     ``parser`` is `build_parser` of the table, where there is one already.
     """
     booleans = {
-        name.lstrip("-")
-        for flag in table["flags"]
-        if flag.get("action") in _FLAG_ACTIONS
-        for name in flag["names"]
+        name.lstrip("-") for flag in table["flags"] if flag.get("action") in _FLAG_ACTIONS for name in flag["names"]
     }
     parsed = vars((parser or build_parser(table)).parse_args(merge_config(list(argv), booleans)))
     asked = {FIELD_OF.get(dest, dest): value for dest, value in parsed.items()}

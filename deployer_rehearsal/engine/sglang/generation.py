@@ -131,9 +131,7 @@ async def chat_completions(engine: Engine, exchange: Exchange) -> None:
         prompt = words.chat_text(body.get("messages"))
     except ValueError as error:
         raise _refuse(str(error)) from None
-    limit = _limit(
-        body, ("max_completion_tokens", "max_tokens"), engine.plan.context - words.count_tokens(prompt)
-    )
+    limit = _limit(body, ("max_completion_tokens", "max_tokens"), engine.plan.context - words.count_tokens(prompt))
     await _openai(engine, exchange, body, [prompt], limit, chat=True)
 
 
@@ -216,9 +214,7 @@ class _Stream(_Run):
             return
         self._event(choice, text, reason=choice.reason)
 
-    def _event(
-        self, choice: _Choice, text: str | None, *, reason: str | None, role: str | None = None
-    ) -> None:
+    def _event(self, choice: _Choice, text: str | None, *, reason: str | None, role: str | None = None) -> None:
         content: dict[str, Any] = {"text": text}
         usage: dict[str, Any] = {"usage": self.usage() if self.continuous else None}
         if self.chat and self.engine.plan.modern:
@@ -267,9 +263,7 @@ async def generate(engine: Engine, exchange: Exchange) -> None:
     options = body.get("sampling_params") or {}
     prompt = body.get("text") if body.get("text") is not None else body.get("input_ids")
     if prompt is None:
-        raise HttpError(
-            400, {"error": {"message": "Either text, input_ids or input_embeds should be provided."}}
-        )
+        raise HttpError(400, {"error": {"message": "Either text, input_ids or input_embeds should be provided."}})
     many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
     limit = _limit(options, ("max_new_tokens",), 128)
     prompts = prompt if many else [prompt]

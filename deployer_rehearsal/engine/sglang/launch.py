@@ -89,9 +89,7 @@ def _out_of_memory(plan: Plan, rank: Rank, free: float) -> str:
 Phase = Iterator[Step]
 
 
-def _arguments(
-    plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]
-) -> Phase:
+def _arguments(plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]) -> Phase:
     yield Step(
         clock.after(0.05),
         "/opt/sglang/lib/python3/site-packages/sglang/launch_server.py:54: UserWarning: "
@@ -105,9 +103,7 @@ def _arguments(
         yield Step(clock.after(0.05), "Pipeline parallelism is incompatible with overlap schedule.")
     yield Step(clock.after(0.1), "Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit")
     yield Step(clock.after(0.02), server_arguments(plan.fields, plan.modern))
-    yield Step(
-        clock.after(0.1), "Using default HuggingFace chat template with detected content format: openai"
-    )
+    yield Step(clock.after(0.1), "Using default HuggingFace chat template with detected content format: openai")
 
 
 def _distributed(
@@ -141,9 +137,7 @@ def _distributed(
     clock.after(0.05)
 
 
-def _load(
-    plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]
-) -> Phase:
+def _load(plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]) -> Phase:
     begins = {rank: clock.now + spread.uniform(0.0, 0.1) for rank in group}
     for rank, at in begins.items():
         yield Step(at, f"Load weight begin. avail mem={plan.memory_start:.2f} GB", rank)
@@ -168,9 +162,7 @@ def _load(
     name = "Multi-thread loading shards" if plan.modern else "Loading safetensors checkpoint shards"
     for done in range(total + 1):
         held = CONTEXT_GIB + plan.weight_gib * done / total
-        yield Step(
-            clock.now, shard_bar(name, done, total, (clock.now - begin) * scale), raw=True, memory=held
-        )
+        yield Step(clock.now, shard_bar(name, done, total, (clock.now - begin) * scale), raw=True, memory=held)
         if stop is not None and done >= stop:
             break
         clock.after(SHARD_SECONDS)
@@ -179,9 +171,7 @@ def _load(
         if stuck:
             yield Step(clock.after(0.02), end="hang")
         elif crash:
-            kind, message = _exception(
-                crash, "RuntimeError: start (64) + length (32) exceeds dimension size (64)."
-            )
+            kind, message = _exception(crash, "RuntimeError: start (64) + length (32) exceeds dimension size (64).")
             yield _crash(clock.after(0.05), rank, kind, message, "load")
         else:
             free = plan.memory_start - plan.weight_gib * stop / total
@@ -205,9 +195,7 @@ def _load(
     clock.after(0.2)
 
 
-def _pool(
-    plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]
-) -> Phase:
+def _pool(plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]) -> Phase:
     if plan.max_total_tokens <= 0:
         text = (
             "Not enough memory. Please try to increase --mem-fraction-static. Current value: "
@@ -235,9 +223,7 @@ def _pool(
     clock.after(0.25)
 
 
-def _capture(
-    plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]
-) -> Phase:
+def _capture(plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]) -> Phase:
     sizes = sorted(plan.graph_sizes, reverse=True)
     if not sizes:
         return
@@ -249,8 +235,7 @@ def _capture(
         if plan.modern:
             yield Step(
                 at,
-                "Capture target decode CUDA graph begin. backend=full, num_tokens_per_req=1, "
-                f"avail mem={avail:.2f} GB",
+                f"Capture target decode CUDA graph begin. backend=full, num_tokens_per_req=1, avail mem={avail:.2f} GB",
                 rank,
             )
             continue
@@ -318,23 +303,13 @@ def _capture(
     clock.after(CAPTURE_SECONDS * 0.4)
 
 
-def _limits(
-    plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]
-) -> Phase:
+def _limits(plan: Plan, faults: dict[str, Fault], clock: _Clock, spread: random.Random, group: list[Rank]) -> Phase:
     fault = faults.get("crash-after-capture")
     if fault:
-        kind, message = _exception(
-            fault, "RuntimeError: CUDA error: an illegal memory access was encountered"
-        )
+        kind, message = _exception(fault, "RuntimeError: CUDA error: an illegal memory access was encountered")
         yield _crash(clock.after(0.05), _rank_of(fault, group), kind, message, "start")
         return
-    avail = (
-        plan.memory_start
-        - plan.weight_gib
-        - plan.kv_gib
-        - plan.graph_gib
-        - (0.1 if plan.graph_sizes else 0.0)
-    )
+    avail = plan.memory_start - plan.weight_gib - plan.kv_gib - plan.graph_gib - (0.1 if plan.graph_sizes else 0.0)
     for rank in group:
         if rank.leads_stage:
             yield Step(

@@ -232,9 +232,7 @@ class Server:
             processes.kill_all(ranks_left)
         else:
             name = "detokenizer" if pid == self.children[-1] else f"scheduler_{self.children.index(pid)}"
-            log(
-                f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup..."
-            )
+            log(f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup...")
         self.end_serving()
 
     def end_serving(self) -> NoReturn:
@@ -257,11 +255,7 @@ class Server:
 
     def crash_serving(self, fault: Fault) -> NoReturn:
         """Raise an exception in the scheduler while it serves."""
-        text = str(
-            fault.options.get(
-                "exception", "RuntimeError: CUDA error: an illegal memory access was encountered"
-            )
-        )
+        text = str(fault.options.get("exception", "RuntimeError: CUDA error: an illegal memory access was encountered"))
         kind, _, message = text.partition(": ")
         rank = self.group[int(fault.options.get("rank", len(self.group) - 1)) % len(self.group)]
         log(scheduler_exception(kind, message, "serve"), rank)

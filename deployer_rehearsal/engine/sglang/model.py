@@ -49,9 +49,7 @@ def read_model(path: str) -> Model:
     try:
         data: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
     except ValueError:
-        raise LaunchError(
-            "OSError", f"It looks like the config file at '{config}' is not a valid JSON file."
-        ) from None
+        raise LaunchError("OSError", f"It looks like the config file at '{config}' is not a valid JSON file.") from None
     text: dict[str, Any] = data.get("text_config") or data
     architectures = data.get("architectures") or text.get("architectures") or ["LlamaForCausalLM"]
     mla = bool(text.get("kv_lora_rank"))

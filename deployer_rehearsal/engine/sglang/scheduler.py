@@ -68,9 +68,7 @@ Event = PrefillDone | DecodeDone
 class Scheduler:
     """Micro-batch slots over a :class:`Speeds`. Times are seconds on the caller's clock."""
 
-    def __init__(
-        self, speeds: Speeds, max_running: int, report: Callable[[float, Event], None] | None = None
-    ) -> None:
+    def __init__(self, speeds: Speeds, max_running: int, report: Callable[[float, Event], None] | None = None) -> None:
         self.speeds = speeds
         self.cap = speeds.cap
         self.max_running = max_running
@@ -95,9 +93,7 @@ class Scheduler:
 
     @property
     def used_tokens(self) -> int:
-        return sum(
-            request.prompt_tokens + request.produced for slot in self.slots for request in slot.running
-        )
+        return sum(request.prompt_tokens + request.produced for slot in self.slots for request in slot.running)
 
     @property
     def in_flight(self) -> int:
@@ -185,9 +181,7 @@ class Scheduler:
             slot.running += receivers
         else:
             receivers = slot.running
-            event = DecodeDone(
-                len(receivers), self.used_tokens, len(self.queue), self.speeds.is_eager(len(receivers))
-            )
+            event = DecodeDone(len(receivers), self.used_tokens, len(self.queue), self.speeds.is_eager(len(receivers)))
             self._report(now, event)
         for request in receivers:
             if not request.finished:

@@ -66,9 +66,7 @@ class Speeds:
         ``eager_share`` is the share of micro-batches that are larger than the largest captured graph.
         """
         tp, pp = self.tp, self.pp
-        growth = (
-            GROWTH_MS * (float(max(running, 1)) ** GROWTH_POWER - 1.0) / (tp * float(pp) ** OVERLAP_POWER)
-        )
+        growth = GROWTH_MS * (float(max(running, 1)) ** GROWTH_POWER - 1.0) / (tp * float(pp) ** OVERLAP_POWER)
         step = WEIGHTS_MS / tp + growth + ALL_REDUCE_MS * (tp - 1) / 7.0 + HOP_MS * (pp - 1)
         step *= 1.0 + EXPERT_RANK * (self.ep - 1)
         if pp > 1:

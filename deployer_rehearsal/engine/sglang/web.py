@@ -49,13 +49,9 @@ class Exchange:
         try:
             data = json.loads(self.body or b"{}")
         except ValueError as error:
-            raise HttpError(
-                400, {"detail": [{"type": "json_invalid", "msg": f"JSON decode error: {error}"}]}
-            ) from None
+            raise HttpError(400, {"detail": [{"type": "json_invalid", "msg": f"JSON decode error: {error}"}]}) from None
         if not isinstance(data, dict):
-            raise HttpError(
-                422, {"detail": [{"type": "dict_type", "msg": "Input should be a valid dictionary"}]}
-            )
+            raise HttpError(422, {"detail": [{"type": "dict_type", "msg": "Input should be a valid dictionary"}]})
         return data
 
     @property

@@ -35,9 +35,7 @@ def test_it_is_told_and_rolled_back(tp1_site: SglangSite, case: Case) -> None:
     serves_as_before(site)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.refused is not None], ids=lambda case: case.id
-)
+@pytest.mark.parametrize("case", [case for case in CASES if case.refused is not None], ids=lambda case: case.id)
 def test_asked_for_openly_it_is_refused_before_anything_is_stopped(tp1_site: SglangSite, case: Case) -> None:
     site = tp1_site
     before = site.invocation()

@@ -35,9 +35,7 @@ def site(tp1_site: SglangSite) -> Iterator[SglangSite]:
     """tp1 is live on port 30000; the inventory has another port."""
     site = tp1_site
     yield site
-    site.host.run(
-        ["sh", "-c", "systemctl stop thief 2>/dev/null; systemctl reset-failed thief 2>/dev/null; true"]
-    )
+    site.host.run(["sh", "-c", "systemctl stop thief 2>/dev/null; systemctl reset-failed thief 2>/dev/null; true"])
 
 
 def other_port(site: SglangSite, port: int = PORT, **more: str) -> None:
@@ -49,10 +47,7 @@ def other_port(site: SglangSite, port: int = PORT, **more: str) -> None:
 
 def thief(site: SglangSite) -> str:
     """Shell that lets somebody answer on the port."""
-    return (
-        "systemd-run -q --unit=thief -p KillSignal=SIGKILL "
-        f"python3 -m http.server {PORT} --bind {site.host.address}"
-    )
+    return f"systemd-run -q --unit=thief -p KillSignal=SIGKILL python3 -m http.server {PORT} --bind {site.host.address}"
 
 
 def test_preflight_refuses_it(site: SglangSite) -> None:

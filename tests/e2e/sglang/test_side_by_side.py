@@ -131,9 +131,7 @@ def busy_end(site: SglangSite) -> dict[str, Any]:
     body = {"prompt": "the of and", "max_tokens": 600, "ignore_eos": True}
 
     def ask() -> None:
-        answers.append(
-            site.ask("/v1/completions", body, timeout=200, port=PORT)["usage"]["completion_tokens"]
-        )
+        answers.append(site.ask("/v1/completions", body, timeout=200, port=PORT)["usage"]["completion_tokens"])
 
     client = threading.Thread(target=ask, daemon=True)
     client.start()

@@ -16,9 +16,7 @@ from tests.patience import PATIENCE
 def mock_server() -> Iterator[str]:
     """The base URL of a running mock server."""
     script = Path(__file__).with_name("mock_server.py")
-    process = subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     yield f"http://127.0.0.1:{int(process.stdout.readline())}"

@@ -107,9 +107,7 @@ class Server:
             return
         if kind == "close":
             return
-        writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         if kind == "hang":
             await writer.drain()
             await asyncio.sleep(SLOW)

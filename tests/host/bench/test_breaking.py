@@ -67,9 +67,7 @@ def measured(engine: Engine, tell: Callable[[Any], None] = lambda _: None, **mor
         ("crash-while-serving", {}, "reset"),
     ],
 )
-def test_a_server_that_breaks_in_mid_level_fails(
-    start: Start, fault: str, options: dict[str, Any], kind: str
-) -> None:
+def test_a_server_that_breaks_in_mid_level_fails(start: Start, fault: str, options: dict[str, Any], kind: str) -> None:
     # The engine looks for the time to crash twice a second, so that the level has to last.
     tokens = 300 if fault == "crash-while-serving" else 16
     bench = measured(broken(start, {"name": fault, "at": MID_LEVEL, **options}), output_tokens=tokens)
@@ -129,9 +127,7 @@ def test_counters_of_no_use_leave_the_measurement_alone(start: Start, how: str) 
         assert evaluate(bench, {"aggregate_tok_s@4": 1.0}).result == "pass"
 
 
-def test_counters_that_do_not_answer_cost_their_time_once(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counters_that_do_not_answer_cost_their_time_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deployer.bench.load.run.PATIENCE", 4.0)
     bench = measured(broken(start, {"name": "bad-counters", "how": "hang"}))
     assert [level["completed"] for level in bench["levels"]] == [4, 8]

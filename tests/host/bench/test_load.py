@@ -23,9 +23,7 @@ from tests.paths import ROOT
 from tests.patience import PATIENCE, one_right, one_within
 
 
-def measure(
-    base: str, model: str = "fast", *, key: str | None = None, **more: Any
-) -> tuple[dict[str, Any], list[Any]]:
+def measure(base: str, model: str = "fast", *, key: str | None = None, **more: Any) -> tuple[dict[str, Any], list[Any]]:
     """Run the client in this process. Returns the bench document and the events."""
     values = {"levels": [4], "output_tokens": 32, "warmups": 0, "singles": 0, "request_timeout": 20.0}
     values |= {"repeats": 1, "requests_at_least": 0, "discard": False, "fixed_prompt": False, **more}

@@ -38,9 +38,7 @@ def measure(base: str, **more: Any) -> Any:
     return bench["levels"][0]["server"]
 
 
-def test_the_server_and_its_gpus_are_seen(
-    mock_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_and_its_gpus_are_seen(mock_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text(SMI)
     tool.chmod(0o755)

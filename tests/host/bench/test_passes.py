@@ -45,12 +45,8 @@ def test_each_level_has_a_discarded_wave_and_its_passes(mock_server: str) -> Non
         assert level["requests"] == 6 * width
         walls = sum(one["wall_s"] for one in level["passes"])
         assert level["aggregate_tok_s"] == pytest.approx(level["output_tokens"] / walls, rel=1e-3)
-    starts = [
-        one["started_s"] for repeat in range(3) for one in (lv["passes"][repeat] for lv in bench["levels"])
-    ]
-    assert starts == sorted(starts), (
-        "all levels once, then all again: a drift of the server is in every level"
-    )
+    starts = [one["started_s"] for repeat in range(3) for one in (lv["passes"][repeat] for lv in bench["levels"])]
+    assert starts == sorted(starts), "all levels once, then all again: a drift of the server is in every level"
     assert bench["budget"]["cut"] == []
     assert bench["workload"]["requests"] == {"2": 4, "4": 8}
 
@@ -108,9 +104,7 @@ def measure_until_the_time_is_up(mock_server: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.alone
-def test_a_server_that_hangs_until_the_time_is_up_failed(
-    mock_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_hangs_until_the_time_is_up_failed(mock_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"levels": [2], "repeats": 1, "discard": False, "budget": 2.5}
     bench = measure(mock_server, "hang", **options)
     assert bench["levels"][0]["failed"] == {"cut": 2}, "after two seconds nobody can tell"
@@ -153,9 +147,7 @@ def last_start_of_several_processes(mock_server: str) -> float:
     return float(max(starts))
 
 
-def test_several_processes_are_cut_and_gone_when_interrupted(
-    mock_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_are_cut_and_gone_when_interrupted(mock_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deployer.bench.load.workers.STREAMS_EACH", 1)
     monkeypatch.setattr("deployer.bench.load.run.usable_cores", lambda: 2)
 

@@ -163,9 +163,7 @@ class FakeHost:
         if op == "journal":
             return ScriptedStream(self.log, raw=True)
         self.asked.append((op, args or {}))
-        made: Any = (
-            ScriptedStream(self.script) if self.script is not None else ChildStream(args or {}, self.folder)
-        )
+        made: Any = ScriptedStream(self.script) if self.script is not None else ChildStream(args or {}, self.folder)
         self.stream_made = made
         return made  # type: ignore[no-any-return]
 
@@ -198,9 +196,7 @@ def test_on_the_host(port: int, mock_server: str, tmp_path: Path) -> None:
     assert {request["headers"]["authorization"] for request in seen} == {"Bearer k-77"}
 
 
-def test_levels_are_measured_again_while_somebody_asks_for_them(
-    port: int, mock_server: str, tmp_path: Path
-) -> None:
+def test_levels_are_measured_again_while_somebody_asks_for_them(port: int, mock_server: str, tmp_path: Path) -> None:
     lefts: list[float] = []
 
     def again(bench: BenchRun, left: float) -> list[int]:
@@ -210,9 +206,7 @@ def test_levels_are_measured_again_while_somebody_asks_for_them(
     values = {**SMALL, "levels": [2, 3], "budget": 60}
     baseline = run_benchmark(HostClient(FakeHost(tmp_path)), target(port), values)
     httpx.get(mock_server + "/seen")
-    bench = run_benchmark(
-        HostClient(FakeHost(tmp_path)), target(port), values, again=again, baseline=baseline
-    )
+    bench = run_benchmark(HostClient(FakeHost(tmp_path)), target(port), values, again=again, baseline=baseline)
     assert [len(level.passes) for level in bench.levels] == [3, 1]
     assert [one.repeat for one in bench.levels[0].passes] == [0, 1, 2]
     assert bench.levels[0].completed == 6
@@ -340,12 +334,8 @@ def test_a_client_that_dies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("place", ["host", "operator"])
 def test_a_client_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_client(monkeypatch, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    with pytest.raises(
-        GateInconclusive, match=r"killed \(SIGKILL\), and what it had measured is lost"
-    ) as found:
-        run_benchmark(
-            HostClient(FakeHost(tmp_path)), target(advertised="http://x"), {**SMALL, "place": place}
-        )
+    with pytest.raises(GateInconclusive, match=r"killed \(SIGKILL\), and what it had measured is lost") as found:
+        run_benchmark(HostClient(FakeHost(tmp_path)), target(advertised="http://x"), {**SMALL, "place": place})
     assert "memory" in (found.value.remedy or "")
 
 

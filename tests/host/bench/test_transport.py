@@ -16,9 +16,7 @@ NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n"
 PIECES = [OK, b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"]
 
 
-def ask(
-    pieces: list[bytes], *, patience: float | None = None, sink: bool = True
-) -> tuple[httpx.Response, list[Any]]:
+def ask(pieces: list[bytes], *, patience: float | None = None, sink: bool = True) -> tuple[httpx.Response, list[Any]]:
     """The answer of a server that sends these pieces one by one, and what happened in which order."""
     order: list[Any] = []
 

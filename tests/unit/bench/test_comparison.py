@@ -80,8 +80,7 @@ def test_a_small_difference_is_no_effect_and_a_large_one_is() -> None:
     assert at.effect == pytest.approx(250.7 / 248 - 1, abs=0.004)
     assert at.low < 0 < at.high
     assert any(
-        text.startswith("mb64 against pp8-async: +1.")
-        and text.endswith(" at 32, within noise: no effect shown")
+        text.startswith("mb64 against pp8-async: +1.") and text.endswith(" at 32, within noise: no effect shown")
         for text in found.sentences()
     )
 
@@ -179,17 +178,14 @@ def test_documents_of_the_first_schema_are_compared() -> None:
     ],
 )
 def test_what_is_not_comparable(changed: Json, about: Json, why: list[str]) -> None:
-    reference = subject(
-        "a", bench(level(8, 100.0)), **({"model": {"path": "/m", "fingerprint": "f"}} if about else {})
-    )
+    reference = subject("a", bench(level(8, 100.0)), **({"model": {"path": "/m", "fingerprint": "f"}} if about else {}))
     assert differences(reference, subject("b", {**bench(level(8, 100.0)), **changed}, **about)) == why
 
 
 anything = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers(-3, 70) | st.text(max_size=3),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(sorted(level(1, 1.0))), inner, max_size=4)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(level(1, 1.0))), inner, max_size=4)
     ),
     max_leaves=12,
 )

@@ -64,9 +64,7 @@ def evaluate(
     """The verdict on a bench document."""
     earlier = tuple(map(BenchRun.from_json, baseline))
     other = None if beside is None else (beside[0], BenchRun.from_json(beside[1]))
-    return module.evaluate(
-        BenchRun.from_json(document), Policy(thresholds, baseline=earlier, beside=other, **policy)
-    )
+    return module.evaluate(BenchRun.from_json(document), Policy(thresholds, baseline=earlier, beside=other, **policy))
 
 
 def test_a_gate_that_is_met() -> None:
@@ -222,10 +220,7 @@ def test_a_loss_against_the_baseline_fails_whatever_the_thresholds() -> None:
     verdict = evaluate(slower, {"aggregate_tok_s@32": 50.0}, baseline=[bench()] * 3, name="tp8")
     assert verdict.result == "fail"
     assert verdict.reasons[0].startswith("throughput -50.0 % (-")
-    assert (
-        "against 3 starts of tp8: more than the 5 % tolerated, and more than noise explains"
-        in verdict.reasons[0]
-    )
+    assert "against 3 starts of tp8: more than the 5 % tolerated, and more than noise explains" in verdict.reasons[0]
     assert verdict.as_json()["relative"]["baseline_starts"] == 3
 
 
@@ -266,9 +261,7 @@ def test_too_few_requests_to_see_a_late_hang_are_said(requests: int, said: bool)
     level = {"concurrency": 8, "requests": requests, "completed": requests, "failed": {}}
     verdict = evaluate({"levels": [level], "workload": {"prompt_tokens": 8}}, {})
     assert verdict.result == "pass"
-    assert (
-        "only 150 requests were sent; a hang that appears after ~200 would go unnoticed" in verdict.reasons
-    ) == said
+    assert ("only 150 requests were sent; a hang that appears after ~200 would go unnoticed" in verdict.reasons) == said
 
 
 def test_what_the_budget_left_out_is_said() -> None:

@@ -113,9 +113,7 @@ def test_a_disturbed_pass_is_left_out() -> None:
     candidate["levels"][2]["passes"][1] |= {"steady_tok_s": 1.0, "client": {"client_limited": True}}
     found = judged(BenchRun.from_json(candidate), [document()] * 3)
     assert found.result == "pass"
-    assert [str(item) for item in found.set_aside] == [
-        "level 32, pass 2: the load client itself was saturated"
-    ]
+    assert [str(item) for item in found.set_aside] == ["level 32, pass 2: the load client itself was saturated"]
 
 
 def test_a_document_of_schema_1_counts_as_one_pass_a_level() -> None:
@@ -162,9 +160,7 @@ def rates(bench: BenchRun) -> dict[int, list[float]]:
 
 
 @given(full, st.lists(full, min_size=1, max_size=3), st.floats(0.01, 100.0))
-def test_scaling_both_sides_changes_nothing(
-    candidate: BenchRun, baseline: list[BenchRun], factor: float
-) -> None:
+def test_scaling_both_sides_changes_nothing(candidate: BenchRun, baseline: list[BenchRun], factor: float) -> None:
     one = judged(candidate, baseline)
     two = judged(document(rates(candidate), factor), [document(rates(bench), factor) for bench in baseline])
     assert one.effect is not None

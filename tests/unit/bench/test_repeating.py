@@ -45,9 +45,7 @@ def worth_repeating(
     document: Json, baseline: Sequence[Json], noise: Noise | None, left: float, **policy: Any
 ) -> list[int]:
     earlier = tuple(map(BenchRun.from_json, baseline))
-    return worth(
-        BenchRun.from_json(document), Policy(baseline=earlier, noise=noise or Noise(), **policy), left
-    )
+    return worth(BenchRun.from_json(document), Policy(baseline=earlier, noise=noise or Noise(), **policy), left)
 
 
 def test_a_clear_result_is_left_alone() -> None:

@@ -49,8 +49,7 @@ def seen(one: Level, lines: Sequence[tuple[float, str]], slots: int = 16) -> Ser
 def log(batches: Sequence[int], queued: int, graphs: Sequence[bool] = ()) -> list[tuple[float, str]]:
     each = [*graphs, *[True] * (len(batches) - len(graphs))]
     return [
-        line(11.0 + n / 10, batch, queued, graph)
-        for n, (batch, graph) in enumerate(zip(batches, each, strict=True))
+        line(11.0 + n / 10, batch, queued, graph) for n, (batch, graph) in enumerate(zip(batches, each, strict=True))
     ]
 
 
@@ -73,9 +72,7 @@ def test_the_log_shows_slots_and_graphs() -> None:
     assert found.sentence.startswith("C=32: 8 in flight in 1 of 16 slots, 24 queued, GPUs")
     few = seen(level(8, base), log([1], 0))
     assert few.sentence is not None
-    assert few.sentence.startswith("C=8: 8 in flight, none queued"), (
-        "a line is of one micro-batch, perhaps the odd one"
-    )
+    assert few.sentence.startswith("C=8: 8 in flight, none queued"), "a line is of one micro-batch, perhaps the odd one"
     uneven = seen(level(8, base), log([7, 1] * 2, 0))
     assert uneven.slots is not None
     assert uneven.slots.seen == 2
@@ -83,10 +80,7 @@ def test_the_log_shows_slots_and_graphs() -> None:
     spread = seen(level(32), log([2] * 4, 0, [True, False] * 2))
     assert spread.slots is not None
     assert spread.slots.seen == 16
-    assert (
-        spread.sentence
-        == "C=32: 32 in flight in 16 of 16 slots, none queued, 50% of steps by a captured graph"
-    )
+    assert spread.sentence == "C=32: 32 in flight in 16 of 16 slots, none queued, 50% of steps by a captured graph"
 
 
 @given(
@@ -142,8 +136,7 @@ def test_log_lines_belong_to_the_passes_in_which_they_came() -> None:
 def test_a_server_that_queues_is_looked_at_while_all_requests_are_there() -> None:
     """32 requests, 8 at a time, 4 s each: after the first 4 s fewer than 32 are with the server, so fewer wait."""
     samples = [
-        {"pass": 0, "index": n, "start_s": 0.1 if n < 31 else 0.5, "seconds": 4.0 * (n // 8 + 1)}
-        for n in range(32)
+        {"pass": 0, "index": n, "start_s": 0.1 if n < 31 else 0.5, "seconds": 4.0 * (n // 8 + 1)} for n in range(32)
     ]
     passes = [{"repeat": 0, "started_s": 10.0, "wall_s": 16.1, "steady_s": None, "ramp_s": None}]
     queue = [

@@ -251,9 +251,7 @@ def test_check_of_one_service_and_of_one_host(
 ) -> None:
     inventory = tmp_path / "i.toml"
     service = '[services.%s]\nhost = "%s"\nport = %d\nmodel = "/m"\nengine = {python = "/p"}\n'
-    inventory.write_text(
-        "[hosts.a]\n[hosts.b]\n[hosts.c]\n" + service % ("s", "a", 1) + service % ("t", "b", 2)
-    )
+    inventory.write_text("[hosts.a]\n[hosts.b]\n[hosts.c]\n" + service % ("s", "a", 1) + service % ("t", "b", 2))
     assert run(["-i", str(inventory), "check", "tp1", "-s", "t", "--json"]) == 0
     assert [item["service"] for item in json.loads(capsys.readouterr().out)["checked"]] == ["t"]
     asked: list[str] = []
@@ -334,9 +332,7 @@ def test_files_are_compared_without_an_inventory(tmp_path: Path, capsys: pytest.
     assert "! not measured alike" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "words", [["doctor", "--seconds"], ["status", "--watch", "--interval"], ["bench", "--budget"]]
-)
+@pytest.mark.parametrize("words", [["doctor", "--seconds"], ["status", "--watch", "--interval"], ["bench", "--budget"]])
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
 def test_a_span_of_time_is_a_number_within_bounds(
     words: list[str], value: str, capsys: pytest.CaptureFixture[str]
@@ -353,9 +349,7 @@ def test_diagnose_of_a_host_is_of_each_of_its_services(
     inventory = tmp_path / "i.toml"
     inventory.write_text("[hosts.a]\n[hosts.b]\n[hosts.c]\n" + "".join(rows))
     monkeypatch.setattr("deployer.cli.app.App.session", lambda *given: contextlib.nullcontext(given[-1]))
-    monkeypatch.setattr(
-        "deployer.inspect.diagnose.of_service", lambda one: diagnose([], origin={"source": one.name})
-    )
+    monkeypatch.setattr("deployer.inspect.diagnose.of_service", lambda one: diagnose([], origin={"source": one.name}))
 
     def asked(*words: str) -> tuple[int, Any]:
         status = run(["-i", str(inventory), "--json", "diagnose", *words])
@@ -378,13 +372,9 @@ def test_diagnose_of_a_host_is_of_each_of_its_services(
 
 
 def test_check_says_who_changes_the_host_meanwhile() -> None:
-    service = ServiceConfig.model_validate(
-        {"name": "kimi", "host": "box", "model": "/m", "engine": {"python": "/p"}}
-    )
+    service = ServiceConfig.model_validate({"name": "kimi", "host": "box", "model": "/m", "engine": {"python": "/p"}})
     observed = replace(host_state(service_state()), lease=lease(service="mini"))
-    assert (
-        change_under_way(observed, service) == "box is being changed for mini by ann@desk (apply tp8, pid 5)"
-    )
+    assert change_under_way(observed, service) == "box is being changed for mini by ann@desk (apply tp8, pid 5)"
     assert change_under_way(replace(observed, lease=lease(valid=False)), service) is None
     assert change_under_way(None, service) is None
 

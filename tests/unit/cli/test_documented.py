@@ -32,9 +32,7 @@ def test_every_command_and_each_of_its_options_is_documented(name: str) -> None:
     item = ITEMS[first] if not rest else linked(ITEMS[first])
     for parameter in ALL[name].params:
         if isinstance(parameter, click.Option) and not COMMON & set(parameter.opts):
-            assert any(mentions(item, spelling) for spelling in parameter.opts), (
-                f"{name} {parameter.opts[-1]}"
-            )
+            assert any(mentions(item, spelling) for spelling in parameter.opts), f"{name} {parameter.opts[-1]}"
 
 
 def test_every_documented_command_exists() -> None:

@@ -55,9 +55,7 @@ def test_a_closed_stream_is_not_an_error() -> None:
 
 
 @pytest.mark.parametrize("words", [["profiles"], ["profiles", "--json"], ["--help"], ["nonsense"]])
-def test_a_program_started_without_output_still_runs(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_started_without_output_still_runs(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     assert run(words) == (2 if words == ["nonsense"] else 0)

@@ -125,10 +125,7 @@ def test_what_is_wrong_is_named(write: Write, change: tuple[str, str], place: st
 
 
 def test_all_problems_come_at_once(write: Write) -> None:
-    text = (
-        GOOD.replace("gpus = 8", "gpu = 8")
-        + 'prt = 1\n[services.kimi.bench]\nseed = "x"\n[defaults]\nporrt = 1\n'
-    )
+    text = GOOD.replace("gpus = 8", "gpu = 8") + 'prt = 1\n[services.kimi.bench]\nseed = "x"\n[defaults]\nporrt = 1\n'
     said = refused(write, text + "[oops]\na = 1\n")
     assert "5 problems" in said
     for place in (
@@ -202,9 +199,7 @@ def test_only_regular_files_are_read(write: Write, tmp_path: Path) -> None:
 
 def test_a_host_without_gpus(write: Write) -> None:
     assert load_inventory(write(GOOD.replace("gpus = 8", "gpus = 0"))).host("box").gpus == 0
-    said = refused(
-        write, GOOD.replace("gpus = 8", "gpus = 0").replace('host = "box"', 'host = "box"\ngpus = [0]')
-    )
+    said = refused(write, GOOD.replace("gpus = 8", "gpus = 0").replace('host = "box"', 'host = "box"\ngpus = [0]'))
     assert "host box has no GPU 0 (it has none)" in said
 
 
@@ -223,9 +218,7 @@ def test_paths_are_relative_to_the_file(write: Write, tmp_path: Path) -> None:
 
 
 def test_choosing_a_service(write: Write) -> None:
-    second = (
-        GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen").replace("host =", "port = 1\nhost =")
-    )
+    second = GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen").replace("host =", "port = 1\nhost =")
     inventory = load_inventory(write(GOOD + second))
     assert inventory.service("qwen").port == 1
     with pytest.raises(UsageError, match="2 services"):

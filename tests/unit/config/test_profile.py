@@ -45,9 +45,7 @@ def test_extends_is_merged(save: Save) -> None:
         "base",
         "[parallelism]\ntp = 2\npp = 2\n[gate]\nsingle_stream_tok_s = 1\n[extra_args]\na = [1, 2]\nb = 1\n",
     )
-    folder = save(
-        "child", 'description = "d"\nextends = "base"\n[parallelism]\npp = 4\n[extra_args]\na = [3]\n'
-    )
+    folder = save("child", 'description = "d"\nextends = "base"\n[parallelism]\npp = 4\n[extra_args]\na = [3]\n')
     profile = load_profile("child", [folder])
     assert (profile.parallelism.tp, profile.parallelism.pp, profile.description) == (2, 4, "d")
     assert profile.gate == {"single_stream_tok_s": 1}

@@ -32,9 +32,7 @@ leaves = st.one_of(
     st.sampled_from(["box", "pinned", "auto", "/m"]),
 )
 keys = st.one_of(st.sampled_from(NAMES), st.text(max_size=5))
-values = st.recursive(
-    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4)
-)
+values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4))
 tables = st.dictionaries(keys, values, max_size=5)
 
 
@@ -56,9 +54,7 @@ def test_tables(data: dict[str, Any]) -> None:
 def test_a_service_with_anything_in_it(table: dict[str, Any]) -> None:
     service = {"host": "box", "model": "/m", "engine": {"python": "/p"}, **table}
     with contextlib.suppress(ConfigError):
-        found = inventory_from(
-            {"hosts": {"box": {}}, "services": {"kimi": service}}, Path("x.toml")
-        ).service()
+        found = inventory_from({"hosts": {"box": {}}, "services": {"kimi": service}}, Path("x.toml")).service()
         assert found.name == "kimi"
 
 

@@ -48,16 +48,12 @@ def service_state(
         live_name = live.release
         releases = [replace(live, was_live=True, state="live")]
     data: Json = {
-        "live": {"release": live_name, "text": live.unit if live else "", "path": "/u"}
-        if live_name
-        else None,
+        "live": {"release": live_name, "text": live.unit if live else "", "path": "/u"} if live_name else None,
         "unit": {
             "ActiveState": "active" if running else "inactive",
             "SubState": "running" if running else "dead",
         },
-        "running": {"pid": 7, "release": running, "argv": [], "started": 1.0, "pids": [7, 8]}
-        if running
-        else None,
+        "running": {"pid": 7, "release": running, "argv": [], "started": 1.0, "pids": [7, 8]} if running else None,
         "releases": encode(list(releases or ())),
         "enabled": True,
     }

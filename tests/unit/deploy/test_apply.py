@@ -211,9 +211,7 @@ def test_the_same_again_changes_nothing(live_world: FakeWorld) -> None:
         ({"fails_after": 0.0}, TP2, None),
         (
             {
-                "log": (
-                    "[2026-01-01 00:00:00 TP0] Scheduler hit an exception: Traceback (most recent call last):",
-                ),
+                "log": ("[2026-01-01 00:00:00 TP0] Scheduler hit an exception: Traceback (most recent call last):",),
                 "ready_after": 9.0,
             },
             TP2,

@@ -110,8 +110,7 @@ def test_the_name_of_the_release_is_no_part_of_a_configuration() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["tp8", "pp8"]), st.booleans(), st.sampled_from("ab")), max_size=8))
 def test_a_baseline_is_of_one_configuration_and_proven(history: list[tuple[str, bool, str]]) -> None:
     known = [
-        replace(proven(n, profile, flag), was_live=live)
-        for n, (profile, live, flag) in enumerate(history, start=1)
+        replace(proven(n, profile, flag), was_live=live) for n, (profile, live, flag) in enumerate(history, start=1)
     ]
     for baseline in ("profile", "live", "none"):
         live = next((item.release for item in reversed(known) if item.was_live), None)

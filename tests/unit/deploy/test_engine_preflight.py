@@ -90,16 +90,8 @@ def test_an_answer_is_kept(box: Box) -> None:
 
 def test_secrets_and_releases_are_no_part_of_it(box: Box) -> None:
     folder = "/var/lib/deployer/kimi/releases"
-    box.ask(
-        question(
-            "--config", f"{folder}/0001-tp8/config.yaml", "--x", f"{folder}/0001-tp8/y", DEPLOYER_RELEASE="1"
-        )
-    )
-    box.ask(
-        question(
-            "--config", f"{folder}/0002-tp8/config.yaml", "--x", f"{folder}/0002-tp8/y", DEPLOYER_RELEASE="2"
-        )
-    )
+    box.ask(question("--config", f"{folder}/0001-tp8/config.yaml", "--x", f"{folder}/0001-tp8/y", DEPLOYER_RELEASE="1"))
+    box.ask(question("--config", f"{folder}/0002-tp8/config.yaml", "--x", f"{folder}/0002-tp8/y", DEPLOYER_RELEASE="2"))
     assert len(box.asked) == 1
     assert box.asked[0]["argvs"] == [["--tp-size", "8", "--x", "RELEASE/y"]]
     assert "DEPLOYER_RELEASE" not in box.asked[0]["env"]

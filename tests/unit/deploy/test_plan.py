@@ -117,9 +117,7 @@ def test_the_releases_own_name_in_the_environment_is_no_change() -> None:
 
 
 def test_a_unit_diff_names_both_sides() -> None:
-    text = unit_diff(
-        "[Service]\nRestart=no\n", "[Service]\nRestart=on-failure\n", before_name="a", after_name="b"
-    )
+    text = unit_diff("[Service]\nRestart=no\n", "[Service]\nRestart=on-failure\n", before_name="a", after_name="b")
     assert "--- a\n+++ b\n" in text
     assert "-Restart=no\n+Restart=on-failure\n" in text
 
@@ -138,9 +136,7 @@ def test_what_differs_in_the_unit_besides_is_told_once() -> None:
 def test_a_plan_shows_each_change_once_and_the_diff_only_where_asked() -> None:
     live = replace(release(argv=ARGV), unit="[Service]\nNice=1\nExecStart=:/p --tp-size 8\n")
     state = service_state(live=live, running=live.release)
-    wanted = replace(
-        release(number=2, argv=(*ARGV, "--x", "1")), unit="[Service]\nNice=2\nExecStart=:/p --x\n"
-    )
+    wanted = replace(release(number=2, argv=(*ARGV, "--x", "1")), unit="[Service]\nNice=2\nExecStart=:/p --x\n")
     made = make_plan(state, wanted, healthy=True)
     for diff in (False, True):
         console = Console(width=120, color_system=None)

@@ -58,9 +58,7 @@ def test_a_fit_host_has_no_objections() -> None:
         (host_state(service_state(), gpus=None), "no-gpus"),
         (host_state(service_state(), gpu_count=4), "too-few-gpus"),
         (
-            host_state(
-                service_state(), gpu_processes=(GpuProcess(3, 77, 5 * GIB, "python", "/x", "a.service"),)
-            ),
+            host_state(service_state(), gpu_processes=(GpuProcess(3, 77, 5 * GIB, "python", "/x", "a.service"),)),
             "gpu-held",
         ),
         (host_state(service_state(), gpus=gpus(8, used=20 * GIB)), "gpu-memory-unaccounted"),

@@ -132,8 +132,7 @@ def test_a_change_that_the_profile_allows_is_told_and_no_problem() -> None:
     found = check(Box(pages=pages), requested=asked, allow_changed=["page_size", "cuda_graph_max_bs_decode"])
     assert found.ok
     assert (
-        found.sentence()
-        == "our process answers; 1 requested arguments are in effect, 2 changed as the profile allows"
+        found.sentence() == "our process answers; 1 requested arguments are in effect, 2 changed as the profile allows"
     )
     assert [item.argument for item in found.in_effect.changed] == ["page_size", "cuda_graph_max_bs"]
     assert any("page_size is 64" in note for note in found.notes())

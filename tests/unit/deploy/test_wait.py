@@ -159,9 +159,7 @@ def test_lines_read_after_the_proof_do_not_change_the_time() -> None:
         "text": "[2026-01-01 00:00:00] Load weight begin. avail mem=1.00 GB",
         "source": "engine",
     }
-    host = ScriptedHost(
-        [unit(0.0), failed(3.0, "unit", Result="exit-code", ExecMainStatus=1)], journal=[late]
-    )
+    host = ScriptedHost([unit(0.0), failed(3.0, "unit", Result="exit-code", ExecMainStatus=1)], journal=[late])
     result, _ = run(host)
     assert result.state.phase == "load"
     assert sum(item.seconds for item in result.timeline) < 5.0
@@ -196,9 +194,7 @@ def test_a_stranger_on_the_port_is_never_taken_for_ready() -> None:
 
 
 def test_a_stranger_is_named() -> None:
-    host = ScriptedHost(
-        [unit(0.0), failed(1.0, "not-ours", pid=7, comm="nginx", unit="nginx.service", port=30000)]
-    )
+    host = ScriptedHost([unit(0.0), failed(1.0, "not-ours", pid=7, comm="nginx", unit="nginx.service", port=30000)])
     assert "nginx (pid 7, unit nginx.service)" in failure_of(run(host)[0]).cause
 
 

@@ -148,10 +148,7 @@ def test_the_hosts_refusals_in_the_operators_words(code: str, kind: type[Excepti
     error = translated(AgentError(code, "why", detail={"lease": lease}), "gpu1")
     assert type(error) is kind
     if kind is LeaseHeld:
-        assert (
-            error.message
-            == "gpu1 is being changed for kimi by ann@desk (apply, pid 3), for another 12 s at least"
-        )
+        assert error.message == "gpu1 is being changed for kimi by ann@desk (apply, pid 3), for another 12 s at least"
 
 
 @pytest.mark.parametrize("lease", [None, {}, {"owner": "ann"}])

@@ -100,9 +100,7 @@ def test_a_word_names_benchmarks(word: str, name: str, starts: tuple[str, ...]) 
         (["1++2"], Refused, "''"),
     ],
 )
-def test_a_word_that_names_nothing_is_an_error(
-    words: list[str], error: type[DeployerError], said: str
-) -> None:
+def test_a_word_that_names_nothing_is_an_error(words: list[str], error: type[DeployerError], said: str) -> None:
     with pytest.raises(error) as caught:
         subjects(words, shelf)
     assert said in caught.value.message
@@ -197,17 +195,13 @@ def test_files_of_one_name_are_called_by_their_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("schema", "known"), [(1, True), (2, True), (None, True), (3, False), ("x", False)])
-def test_a_document_of_a_newer_deployer_is_not_guessed_at(
-    tmp_path: Path, schema: object, known: bool
-) -> None:
+def test_a_document_of_a_newer_deployer_is_not_guessed_at(tmp_path: Path, schema: object, known: bool) -> None:
     path = tmp_path / "b.json"
     path.write_text(json.dumps(bench(100.0, schema=schema)))
     if known:
         assert subjects([str(path)], shelf)[0].name == "b"
         return
-    with pytest.raises(
-        ConfigError, match=f"it is of version {schema}, and this deployer reads those up to 2"
-    ):
+    with pytest.raises(ConfigError, match=f"it is of version {schema}, and this deployer reads those up to 2"):
         subjects([str(path)], shelf)
 
 

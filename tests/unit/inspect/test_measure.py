@@ -157,9 +157,7 @@ def after_it(made: FakeWorld, what: Callable[[], None], **level: Any) -> Measure
 
 def test_a_server_that_hangs_after_its_benchmark_is_reported_with_the_figures(live_world: FakeWorld) -> None:
     healthy = live_world.engines[LIVE].http
-    found = after_it(
-        live_world, lambda: healthy.update({"/health": (503, "")}), completed=1, failed={"stalled": 1}
-    )
+    found = after_it(live_world, lambda: healthy.update({"/health": (503, "")}), completed=1, failed={"stalled": 1})
     assert found.name == f"{LIVE}@1", "what it did until then is kept"
     assert isinstance(found.trouble, NothingServing)
     assert "1 requests were not answered, and it no longer serves (/health: 503)" in found.trouble.message

@@ -131,9 +131,7 @@ def test_a_tolerant_record_takes_what_is_unfit_as_missing_and_keeps_it() -> None
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-        lambda inner: (
-            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*FULL, "x"]), inner, max_size=4)
-        ),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*FULL, "x"]), inner, max_size=4),
     )
 )
 def test_no_document_raises_anything_else(document: Any) -> None:

@@ -56,9 +56,7 @@ def test_the_shards_hold_every_tensor_once(tmp_path: Path) -> None:
 def test_the_same_shape_gives_the_same_bytes(tmp_path: Path) -> None:
     for name, shape in (("a", SMALL), ("b", SMALL), ("c", Shape(**(SMALL.__dict__ | {"seed": 1})))):
         write_checkpoint(tmp_path / name, shape)
-    first, second, other = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "abc"
-    )
+    first, second, other = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "abc")
     assert first == second
     assert {name for name in first if first[name] != other[name]} == {
         name for name in first if name.endswith(".safetensors")

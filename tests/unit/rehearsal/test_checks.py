@@ -118,9 +118,7 @@ def test_the_documents_tell_every_setting_fault_and_option() -> None:
 
 
 def test_right_options() -> None:
-    checks.check_fault(
-        "slow", {"percent": 40, "once": True, "when_argv_contains": ["--pp-size", "--tp-size"]}
-    )
+    checks.check_fault("slow", {"percent": 40, "once": True, "when_argv_contains": ["--pp-size", "--tp-size"]})
     checks.check_fault("wrong-argument", {"argument": "pp_size", "value": 4})
     checks.check_fault("crash-in-load", {"at": 0.25, "rank": 2, "exception": "ValueError: no such thing"})
     checks.check_fault("garbage-output", {"text": ""})

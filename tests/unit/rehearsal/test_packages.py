@@ -72,9 +72,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     for name in ("torch", "torchvision", "sglang"):
         install(where.venv, name)
     plugin = install(where.venv, "sglang_cpu", installer="deployer")
-    (plugin.parents[1] / "sglang_cpu.py").write_text(
-        (Path(sglang_env.__file__).parent / "sglang_cpu.py").read_text()
-    )
+    (plugin.parents[1] / "sglang_cpu.py").write_text((Path(sglang_env.__file__).parent / "sglang_cpu.py").read_text())
     where.model.mkdir()
     (where.folder / "done").mkdir()
     for step in steps(where, ""):
@@ -116,7 +114,5 @@ def test_damage_is_found_beside_other_work(monkeypatch: pytest.MonkeyPatch, prep
 
 def test_a_lost_python_means_to_begin_again(monkeypatch: pytest.MonkeyPatch, prepared: Environment) -> None:
     monkeypatch.setattr(sglang_env, "_probe", lambda file: ("cannot be run", None))
-    monkeypatch.setattr(
-        sglang_env, "find_python", lambda: sglang_env.Interpreter(Path("/x/python"), Path("/x"))
-    )
+    monkeypatch.setattr(sglang_env, "find_python", lambda: sglang_env.Interpreter(Path("/x/python"), Path("/x")))
     assert left(monkeypatch, prepared)[0] == ["venv"]

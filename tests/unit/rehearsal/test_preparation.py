@@ -18,9 +18,7 @@ from deployer_rehearsal.preparation import Step, complaint, is_done, locked, mar
 from deployer_rehearsal.sglang_env import Environment, require_disk, steps
 
 MOUNTS_1 = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/memory cgroup rw,memory 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n"
-GROUPS_1 = (
-    "4:memory:/deployer-rehearsal/n\n1:cpu:/deployer-rehearsal/n\n0::/deployer-rehearsal/n/init.scope\n"
-)
+GROUPS_1 = "4:memory:/deployer-rehearsal/n\n1:cpu:/deployer-rehearsal/n\n0::/deployer-rehearsal/n/init.scope\n"
 
 
 @pytest.fixture(autouse=True)
@@ -128,9 +126,7 @@ def test_a_result_that_was_damaged_is_made_again(tmp_path: Path) -> None:
         assert (made, (tmp_path / "files/one").read_text()) == (["one"], "1")
 
 
-def test_steps_that_were_made_but_not_synced_are_synced_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_that_were_made_but_not_synced_are_synced_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def stop(*_: object, **__: object) -> str:
@@ -263,9 +259,7 @@ def test_torch_for_cuda_is_known_to_be_larger(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_refused() -> None:
     sglang_env.require_memory(2, meminfo="MemTotal: 9 kB\nMemAvailable:    8000000 kB\n")
-    with pytest.raises(
-        PreflightRefused, match=r"2 practice hosts with SGLang need 7.0 GB of memory, and 4.1 GB"
-    ):
+    with pytest.raises(PreflightRefused, match=r"2 practice hosts with SGLang need 7.0 GB of memory, and 4.1 GB"):
         sglang_env.require_memory(2, meminfo="MemAvailable:    4000000 kB\n")
 
 
@@ -295,10 +289,7 @@ def test_the_memory_limit_of_a_host_is_found(tmp_path: Path) -> None:
     unified.mkdir(parents=True)
     (unified / "memory.max").write_text("max")
     groups = "0::/machine.slice/n.scope/payload/init.scope\n"
-    assert (
-        container.memory_limit_file(1, groups, f"cgroup2 {tmp_path}/u cgroup2 rw 0 0\n")
-        == unified / "memory.max"
-    )
+    assert container.memory_limit_file(1, groups, f"cgroup2 {tmp_path}/u cgroup2 rw 0 0\n") == unified / "memory.max"
     assert container.memory_limit_file(1, groups, "cgroup2 /nowhere cgroup2 rw 0 0\n") is None
 
 

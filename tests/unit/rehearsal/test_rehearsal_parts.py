@@ -145,9 +145,7 @@ def test_a_set_whose_folder_is_gone_has_no_address(root: Path) -> None:
     assert sets.take_addresses("b", root / "b", 1) == first
 
 
-def test_a_set_whose_removal_was_interrupted_is_still_one(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_whose_removal_was_interrupted_is_still_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = root / "a"
     (folder / "practice-1").mkdir(parents=True)
     sets.SetRecord("a", folder, "0.5.23").save()
@@ -176,9 +174,7 @@ def test_a_removed_set_leaves_no_lock_file(root: Path) -> None:
 def test_a_record_is_read_as_it_was_saved(root: Path) -> None:
     assert sets.load_set("a") is None
     (root / "a").mkdir(parents=True)
-    record = sets.SetRecord(
-        "a", root / "a", "0.5.23", {"practice-1": sets.HostRecord("practice-1", "127.77.0.30")}
-    )
+    record = sets.SetRecord("a", root / "a", "0.5.23", {"practice-1": sets.HostRecord("practice-1", "127.77.0.30")})
     record.save()
     assert sets.load_set("a") == record
     assert [found.address for found in hosts.find("a")] == ["127.77.0.30"]
@@ -191,9 +187,7 @@ def test_a_record_is_read_as_it_was_saved(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lost+found", "photos"])
-def test_a_folder_of_somebody_else_is_no_set_and_stays(
-    root: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_somebody_else_is_no_set_and_stays(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "require_fit", lambda: None)
     monkeypatch.setattr(machine, "require_root", lambda: None)
     (root / name).mkdir(parents=True)
@@ -312,9 +306,7 @@ def test_the_model_looks_like_the_real_one(tmp_path: Path) -> None:
 def test_the_checkout_is_bound_and_the_system_is_not() -> None:
     bound = needed_from_machine()
     assert any(path == package_root() or path in package_root().parents for path in bound)
-    assert not any(
-        path == Path("/usr") or Path("/usr") in path.parents or path == Path("/") for path in bound
-    )
+    assert not any(path == Path("/usr") or Path("/usr") in path.parents or path == Path("/") for path in bound)
     assert not any(one != other and one in other.parents for one in bound for other in bound)
 
 
@@ -340,14 +332,9 @@ def test_commands_without_a_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     runner = CliRunner()
     shown = runner.invoke(commands.rehearse, ["status", "--name", "none", "--json"])
     assert json.loads(shown.output)["hosts"] == []
-    assert (
-        "no practice hosts in set none"
-        in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
-    )
+    assert "no practice hosts in set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
     root_flags = SimpleNamespace(flags={"json": True})
-    assert (
-        runner.invoke(commands.rehearse, ["status", "--name", "none"], obj=root_flags).output == shown.output
-    )
+    assert runner.invoke(commands.rehearse, ["status", "--name", "none"], obj=root_flags).output == shown.output
     gone = runner.invoke(commands.rehearse, ["down", "--name", "none", "--json"])
     assert json.loads(gone.output) == {"set": "none", "removed": False}
     failed = runner.invoke(commands.rehearse, ["fault", "slow", "--name", "none"])
@@ -360,10 +347,7 @@ def test_json_may_be_asked_for_by_the_environment(root: Path, monkeypatch: pytes
     runner = CliRunner(env={"DEPLOYER_JSON": "true"})
     assert json.loads(runner.invoke(commands.rehearse, ["status", "--name", "none"]).output)["hosts"] == []
     runner = CliRunner(env={"DEPLOYER_JSON": "false"})
-    assert (
-        "no practice hosts in set none"
-        in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
-    )
+    assert "no practice hosts in set none" in runner.invoke(commands.rehearse, ["status", "--name", "none"]).output
 
 
 def test_every_command_has_an_example() -> None:

@@ -12,9 +12,7 @@ from deployer.records.bench import BenchRun
 from deployer.report.bench_table import bench_view, doubts
 
 
-def bench(
-    single: float | None, rates: dict[int, float | None], ttft: float = 0.5, **more: Any
-) -> dict[str, Any]:
+def bench(single: float | None, rates: dict[int, float | None], ttft: float = 0.5, **more: Any) -> dict[str, Any]:
     return {
         "single_stream_tok_s": single,
         "singles": {
@@ -79,9 +77,7 @@ def test_doubts_about_a_benchmark_are_shown() -> None:
 def test_one_benchmark() -> None:
     shown = text(view("0001-tp8", TWO["0001-tp8"]))
     assert "0001-tp8" in shown
-    assert any(
-        "one" in line and "2/2" in line and "26.0" in line and "38.0" in line for line in shown.splitlines()
-    )
+    assert any("one" in line and "2/2" in line and "26.0" in line and "38.0" in line for line in shown.splitlines())
     assert any("32/32" in line and "250" in line and "40.1" in line for line in shown.splitlines())
 
 

@@ -18,9 +18,7 @@ Json = dict[str, Any]
 
 
 def compared(*subjects: Subject, **more: Any) -> Compared:
-    return Compared(
-        subjects, tuple(compare(subjects[0], other, Noise()) for other in subjects[1:]), Noise(), **more
-    )
+    return Compared(subjects, tuple(compare(subjects[0], other, Noise()) for other in subjects[1:]), Noise(), **more)
 
 
 def text(found: Compared, *, colours: bool = False) -> str:
@@ -31,13 +29,9 @@ def text(found: Compared, *, colours: bool = False) -> str:
 
 
 TP8 = subject("0001-tp8", bench(level(8, 175.0), level(32, 577.0)), argv=["--tp", "8"], releases=["0001-tp8"])
-PP8 = subject(
-    "0002-pp8-async", bench(level(8, 113.0), level(32, 248.0), single=34.0), releases=["0002-pp8-async"]
-)
+PP8 = subject("0002-pp8-async", bench(level(8, 113.0), level(32, 248.0), single=34.0), releases=["0002-pp8-async"])
 FIVE = [
-    subject(
-        f"000{n}-pp8-async-mb64", *(bench(*(level(at, 10.0 * at * n) for at in (8, 16, 32, 48, 64))),) * 2
-    )
+    subject(f"000{n}-pp8-async-mb64", *(bench(*(level(at, 10.0 * at * n) for at in (8, 16, 32, 48, 64))),) * 2)
     for n in range(1, 6)
 ]
 

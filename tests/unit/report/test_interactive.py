@@ -43,11 +43,7 @@ def test_a_line_that_is_finer_than_its_points() -> None:
     assert "line" not in marks
 
 
-@given(
-    st.lists(
-        st.builds(Series, st.integers(0, 20), st.text(max_size=5), st.lists(points, max_size=4)), max_size=4
-    )
-)
+@given(st.lists(st.builds(Series, st.integers(0, 20), st.text(max_size=5), st.lists(points, max_size=4)), max_size=4))
 def test_every_point_is_in_it_and_json_can_hold_it(lines: list[Series]) -> None:
     made = figure(lines, Axis("x"), Axis("y"))
     assert [len(trace["x"]) for trace in made["data"]] == [len(line.points) for line in lines]

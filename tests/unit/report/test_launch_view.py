@@ -41,9 +41,7 @@ def updates(name: str) -> list[WaitUpdate]:
 
 def draw(name: str, *, live: bool, until: str = "") -> str:
     out = io.StringIO()
-    console = Console(
-        file=out, width=100, height=40, force_terminal=live, color_system=None, legacy_windows=False
-    )
+    console = Console(file=out, width=100, height=40, force_terminal=live, color_system=None, legacy_windows=False)
     view = LaunchView(console)
     for update in updates(name):
         view.update(update)

@@ -36,9 +36,7 @@ def served(at: int, rate: float) -> Json:
         }
         for n in range(8)
     ]
-    return level(
-        at, rate, server={"gpus": gpus, "sentence": f"C={at}: all in flight"}, requests=at, completed=at
-    )
+    return level(at, rate, server={"gpus": gpus, "sentence": f"C={at}: all in flight"}, requests=at, completed=at)
 
 
 def made(name: str, share: float) -> Subject:
@@ -145,14 +143,10 @@ def test_a_damaged_course_is_not_drawn(rows: Any) -> None:
 def test_it_loads_nothing() -> None:
     page = comparison_page(compared(*FIVE))
     tags = read(page)
-    assert {value for _, attrs in tags.found for key, value in attrs.items() if key in ("src", "href")} == {
-        "data:,"
-    }
+    assert {value for _, attrs in tags.found for key, value in attrs.items() if key in ("src", "href")} == {"data:,"}
     assert "@import" not in page
     assert "url(" not in page
-    policy = next(
-        attrs["content"] for tag, attrs in tags.found if attrs.get("http-equiv") == "Content-Security-Policy"
-    )
+    policy = next(attrs["content"] for tag, attrs in tags.found if attrs.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert policy.startswith("default-src 'none';")
 

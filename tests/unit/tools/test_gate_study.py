@@ -43,9 +43,7 @@ def test_the_page_is_of_this_gate() -> None:
 
 
 def test_the_page_keeps_its_promise() -> None:
-    rows = [
-        line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if "1/2/1" in line
-    ]
+    rows = [line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if "1/2/1" in line]
     row = next(row for row in rows if row[1].strip() == "3")
     shares = [[float(number) for number in cell.split("/")] for cell in row[2:]]
     assert shares[0][0] < 1.0

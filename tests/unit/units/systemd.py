@@ -160,9 +160,7 @@ def command(value: str) -> list[str]:
     path = specifiers(first[1:])
     if path[:1] in tuple("@-+!|:"):
         raise Misread("special executable prefix")
-    if not path.startswith("/") or any(
-        char in "\"'\\" or ord(char) < 32 or ord(char) == 127 for char in path
-    ):
+    if not path.startswith("/") or any(char in "\"'\\" or ord(char) < 32 or ord(char) == 127 for char in path):
         raise Misread("not an executable's name")
     return [path, *map(specifiers, split[1:])]
 
@@ -179,12 +177,7 @@ def environment(value: str) -> dict[str, str]:
 
 
 def _valid(name: str, text: str) -> bool:
-    good = (
-        bool(name)
-        and (name[0].isalpha() or name[0] == "_")
-        and name.isascii()
-        and name.replace("_", "a").isalnum()
-    )
+    good = bool(name) and (name[0].isalpha() or name[0] == "_") and name.isascii() and name.replace("_", "a").isalnum()
     return good and not any((ord(char) < 32 and char not in "\t\n") or ord(char) == 127 for char in text)
 
 

@@ -38,9 +38,7 @@ def inventory(**service: Any) -> Inventory:
     return inventory_from({"hosts": {"box": {"gpus": 8}}, "services": {"kimi": table}}, Path("/site/i.toml"))
 
 
-def bundle(
-    release: str = RELEASE, *, version: str = "0.5.12.post1", name: str = "pp8-async", **service: Any
-) -> Bundle:
+def bundle(release: str = RELEASE, *, version: str = "0.5.12.post1", name: str = "pp8-async", **service: Any) -> Bundle:
     site = inventory(**service)
     profile = load_profile(name, profile_folders())
 
@@ -121,9 +119,7 @@ def test_what_a_unit_must_say() -> None:
     assert int(head["StartLimitIntervalSec"]) > int(head["StartLimitBurst"]) * (2700 + RESTART_SECONDS)
     assert not {"StartLimitIntervalSec", "StartLimitBurst"} & set(service)
     # These take the GPUs, or the caches, away; and a server killed for memory has not ended well.
-    assert not {"PrivateDevices", "ProtectHome", "ProtectClock", "DevicePolicy", "SuccessExitStatus"} & set(
-        service
-    )
+    assert not {"PrivateDevices", "ProtectHome", "ProtectClock", "DevicePolicy", "SuccessExitStatus"} & set(service)
     assert section(unit, "Install") == {"WantedBy": "multi-user.target"}
     mine = {"Release": RELEASE, "Service": "kimi", "Profile": "pp8-async", "Schema": "1"}
     assert section(unit, "X-Deployer") == mine

@@ -18,9 +18,7 @@ writable = st.text(
         lambda char: not (0xFDD0 <= ord(char) <= 0xFDEF or ord(char) & 0xFFFE == 0xFFFE)
     )
 )
-variable = writable.filter(
-    lambda text: not any((ord(c) < 32 and c not in "\t\n") or ord(c) == 127 for c in text)
-)
+variable = writable.filter(lambda text: not any((ord(c) < 32 and c not in "\t\n") or ord(c) == 127 for c in text))
 PROGRAM = "/opt/sglang/bin/python"
 
 
@@ -50,9 +48,7 @@ def test_one_line_for_every_reader(word: str) -> None:
     assert len(quoting.word(word).splitlines()) <= 1
 
 
-@pytest.mark.parametrize(
-    "path", ["/opt/a b/python", "/opt/100%/python", "/opt/$x/p;y", "/ä/py", "/@a", "/a\u00a0b"]
-)
+@pytest.mark.parametrize("path", ["/opt/a b/python", "/opt/100%/python", "/opt/$x/p;y", "/ä/py", "/@a", "/a\u00a0b"])
 def test_programs(path: str) -> None:
     assert as_systemd_reads(quoting.command_line([path, "-m"])) == [path, "-m"]
 

@@ -25,9 +25,7 @@ def test_a_pace_is_what_was_measured_and_else_a_cautious_guess() -> None:
 
 
 @given(st.dictionaries(st.integers(1, 256), positive, min_size=1), st.integers(1, 256), st.integers(1, 256))
-def test_a_pace_is_always_positive_and_exact_where_known(
-    known: dict[int, float], one: int, other: int
-) -> None:
+def test_a_pace_is_always_positive_and_exact_where_known(known: dict[int, float], one: int, other: int) -> None:
     pace = Pace()
     for concurrency, rate in known.items():
         pace.learn(concurrency, rate)

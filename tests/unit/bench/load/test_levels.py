@@ -14,9 +14,7 @@ from deployer.bench.load.levels import Pass, any_of, histogram, level_summary, o
 from deployer.bench.load.stats import Request
 
 
-def a_pass(
-    repeat: int, began: float, *, itl: float = 0.02, tokens: int = 101, failed: tuple[int, ...] = ()
-) -> Pass:
+def a_pass(repeat: int, began: float, *, itl: float = 0.02, tokens: int = 101, failed: tuple[int, ...] = ()) -> Pass:
     """Four streams; stream i sends 0.05 * i after the beginning, first text after 0.2 s."""
     requests = []
     for i in range(4):

@@ -10,9 +10,7 @@ from deployer.bench.load.prompts import _KINDS, _SLOTS, estimate, prompt
 
 
 @given(st.text(max_size=20), st.integers(12, 600), st.integers(0, 200))
-def test_the_same_arguments_give_the_same_text_of_the_length_asked_for(
-    seed: str, length: int, shared: int
-) -> None:
+def test_the_same_arguments_give_the_same_text_of_the_length_asked_for(seed: str, length: int, shared: int) -> None:
     text = prompt(seed, length, shared=shared, common="c")
     assert text == prompt(seed, length, shared=shared, common="c")
     alone = prompt(seed, length)

@@ -83,9 +83,7 @@ class Scripted(Run):
         )
 
 
-def measure(
-    rates: dict[int, float] | Callable[[int], float], **more: Any
-) -> tuple[dict[str, Any], list[str]]:
+def measure(rates: dict[int, float] | Callable[[int], float], **more: Any) -> tuple[dict[str, Any], list[str]]:
     spec = Spec.from_json({"base_url": "http://h", "model": "m", **more})
     run = Scripted(spec, (lambda n: rates[n]) if isinstance(rates, dict) else rates)
     return asyncio.run(run.everything()), run.order
@@ -114,11 +112,7 @@ def test_the_default_smoke_measures_all_of_it_within_its_time() -> None:
 def stages_of(bench: dict[str, Any]) -> list[dict[str, Any]]:
     """All that counts requests: warm-ups, singles, the fixed prompt, discarded waves and levels."""
     waves = [level["discarded"] for level in bench["levels"]]
-    return [
-        part
-        for part in (*(bench[k] for k in ("warmups", "singles", "fixed")), *waves, *bench["levels"])
-        if part
-    ]
+    return [part for part in (*(bench[k] for k in ("warmups", "singles", "fixed")), *waves, *bench["levels"]) if part]
 
 
 def test_the_default_smoke_sends_510_requests_and_not_one_more() -> None:
@@ -161,9 +155,7 @@ def test_too_little_time_for_200_requests_is_said_and_lower_levels_take_what_is_
         }
     ),
 )
-def test_what_is_planned_is_what_is_measured_where_there_is_time(
-    levels: list[int], settings: dict[str, Any]
-) -> None:
+def test_what_is_planned_is_what_is_measured_where_there_is_time(levels: list[int], settings: dict[str, Any]) -> None:
     config = BenchConfig(levels=levels, output_tokens=8, budget=86_400.0, **settings)
     bench, _ = measure(lambda _: 5000.0, **config.model_dump(exclude={"place"}))
     assert bench["budget"]["cut"] == []

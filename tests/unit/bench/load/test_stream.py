@@ -23,9 +23,7 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
     text, expected = "", []
     for _ in range(draw(st.integers(0, 6))):
         lines = draw(st.lists(payload, min_size=1, max_size=3))
-        text += draw(
-            st.sampled_from(["", f": a comment{end}", f"event: x{end}id: 3{end}", f"nothing{end}", end])
-        )
+        text += draw(st.sampled_from(["", f": a comment{end}", f"event: x{end}id: 3{end}", f"nothing{end}", end]))
         text += "".join(f"data: {line}{end}" for line in lines) + end
         expected.append("\n".join(lines).encode())
     return (text + draw(st.sampled_from(["", "data: unfinished", f"data: x{end}"]))).encode(), expected

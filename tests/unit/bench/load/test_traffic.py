@@ -90,9 +90,7 @@ def test_a_quiet_server_is_looked_at_once() -> None:
 
 
 def test_a_lagging_counter_and_a_passing_probe_are_waited_for() -> None:
-    found = look(
-        {"tokens": 5, "running": 1}, {"tokens": 5, "running": 0}, {"tokens": 9, "running": 0}, at_least=9
-    )
+    found = look({"tokens": 5, "running": 1}, {"tokens": 5, "running": 0}, {"tokens": 9, "running": 0}, at_least=9)
     assert found == (Counters(9.0, 0), 3)
 
 

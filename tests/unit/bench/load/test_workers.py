@@ -28,9 +28,7 @@ def job(width: int, total: int) -> Job:
         (4096, 1e9, 1, 1),
     ],
 )
-def test_more_processes_for_more_streams_or_tokens(
-    width: int, rate: float | None, cores: int, found: int
-) -> None:
+def test_more_processes_for_more_streams_or_tokens(width: int, rate: float | None, cores: int, found: int) -> None:
     assert processes_for(width, rate, cores) == found
 
 

@@ -17,9 +17,7 @@ SCHEDULE = [0.2, 0.22, 0.24, 0.26]
 
 def raw(*requests: Served) -> bytes:
     numbers = [
-        value
-        for r in requests
-        for value in (r.arrival, r.arrival, r.ended or 0.0, float(len(r.moments)), *r.moments)
+        value for r in requests for value in (r.arrival, r.arrival, r.ended or 0.0, float(len(r.moments)), *r.moments)
     ]
     return struct.pack(f"={len(numbers)}d", *numbers)
 

@@ -120,8 +120,7 @@ def test_several_runs_give_how_far_they_are_apart() -> None:
 
 def test_clients_on_asyncios_loop_are_compared_with_one_another() -> None:
     ours, by_hand = (
-        cell(tool + ", asyncio's loop", 8, cpu_ms_a_token=cpu)
-        for tool, cpu in ((page.OURS, 0.05), (page.LEAST, 0.02))
+        cell(tool + ", asyncio's loop", 8, cpu_ms_a_token=cpu) for tool, cpu in ((page.OURS, 0.05), (page.LEAST, 0.02))
     )
     found = held(cell(page.OURS, 8), least(8), ours, by_hand)
     assert found["processor time within twice the Protocol client's"]

@@ -171,9 +171,7 @@ def test_what_cannot_be_written_is_reported() -> None:
     assert run.actions == ["the manifest of 0001-a could not be written: No space left on device"]
 
 
-def test_a_server_that_dies_is_not_waited_for(
-    machine: FakeMachine, service: FakeService, operator: Operator
-) -> None:
+def test_a_server_that_dies_is_not_waited_for(machine: FakeMachine, service: FakeService, operator: Operator) -> None:
     service.make_live(LIVE)
     service.end()
     machine.engines[LIVE] = Engine(ready_after=None, fails_after=0.0)

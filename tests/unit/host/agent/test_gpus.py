@@ -130,9 +130,7 @@ def test_a_driver_that_lists_no_gpu_has_a_problem(row: list[str | None]) -> None
     assert problems == ["GPUs cannot be seen: nvidia-smi lists none"]
 
 
-@pytest.mark.parametrize(
-    ("slow", "looks", "over"), [(0.0, 6, 5.0), (2.0, 2, 5.0), (4.0, 1, 5.0), (20.0, 1, 6.0)]
-)
+@pytest.mark.parametrize(("slow", "looks", "over"), [(0.0, 6, 5.0), (2.0, 2, 5.0), (4.0, 1, 5.0), (20.0, 1, 6.0)])
 def test_a_slow_driver_does_not_make_the_look_longer(
     slow: float, looks: int, over: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,9 +142,7 @@ def test_a_server_that_was_stopped_is_started_again(
     assert line["result"].startswith("ok: ")
 
 
-def test_a_failed_candidate_is_replaced_at_once(
-    machine: FakeMachine, service: FakeService, operator: Operator
-) -> None:
+def test_a_failed_candidate_is_replaced_at_once(machine: FakeMachine, service: FakeService, operator: Operator) -> None:
     machine.engines[TO] = Engine(fails_after=0.0)
     operator.attempt(TO)
     operator.leave()
@@ -153,9 +151,7 @@ def test_a_failed_candidate_is_replaced_at_once(
     assert (service.manifest(LIVE)["state"], service.manifest(TO)["state"]) == ("live", "abandoned")
 
 
-def test_a_healthy_candidate_has_its_grace(
-    machine: FakeMachine, service: FakeService, operator: Operator
-) -> None:
+def test_a_healthy_candidate_has_its_grace(machine: FakeMachine, service: FakeService, operator: Operator) -> None:
     operator.attempt(TO)
     operator.leave()
     machine.sleep(590.0)

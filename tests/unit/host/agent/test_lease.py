@@ -52,9 +52,7 @@ def test_it_excludes_others_until_it_expires(machine: FakeMachine, operator: Ope
         pass
 
 
-def test_whoever_wakes_up_late_can_change_nothing_until_the_heartbeat(
-    machine: FakeMachine, operator: Operator
-) -> None:
+def test_whoever_wakes_up_late_can_change_nothing_until_the_heartbeat(machine: FakeMachine, operator: Operator) -> None:
     machine.sleep(61.0)
     with pytest.raises(Fail, match="expired 1 s ago"), operator.session.holding():
         pass
@@ -121,9 +119,7 @@ def test_a_newer_deployers_lease_is_refused(machine: FakeMachine) -> None:
     assert caught.value.code == "schema"
 
 
-def test_a_renewal_waits_for_no_disk(
-    machine: FakeMachine, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renewal_waits_for_no_disk(machine: FakeMachine, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     written = path(machine).read_text()
     machine.sleep(1000.0)
     assert not view(machine)["valid"]
@@ -137,9 +133,7 @@ def test_a_renewal_waits_for_no_disk(
 
 
 @pytest.mark.parametrize("text", [*DAMAGE, None])
-def test_a_renewal_of_another_lease_or_a_damaged_one_counts_for_nothing(
-    machine: FakeMachine, text: str | None
-) -> None:
+def test_a_renewal_of_another_lease_or_a_damaged_one_counts_for_nothing(machine: FakeMachine, text: str | None) -> None:
     first, second = Operator(machine), Operator(machine)
     first.take_lease(6000.0)
     first("lease.renew")

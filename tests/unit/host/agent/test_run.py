@@ -11,9 +11,7 @@ from deployer.host.agent.base import Fail
 from deployer.host.agent.run import private_folder
 
 
-def test_temporary_files_go_to_memory_if_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_go_to_memory_if_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full: set[str | None] = {None}
     folders: list[str] = []
 

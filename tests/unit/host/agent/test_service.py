@@ -100,9 +100,7 @@ def test_a_newer_schema_is_refused_everywhere(service: FakeService, name: str) -
 
 
 @pytest.mark.parametrize("text", DAMAGE)
-def test_a_damaged_transition_is_converged_by_the_guard_and_set_aside(
-    service: FakeService, text: str
-) -> None:
+def test_a_damaged_transition_is_converged_by_the_guard_and_set_aside(service: FakeService, text: str) -> None:
     path = Path(service.transition_path)
     assert transition_of(service) is None
     path.parent.mkdir()

@@ -57,9 +57,7 @@ def test_restarts_of_long_ago_do_not_count() -> None:
     assert judged["proof"] == "restart"
 
 
-def test_all_that_a_unit_logged_before_it_failed_is_passed_on(
-    machine: FakeMachine, service: FakeService
-) -> None:
+def test_all_that_a_unit_logged_before_it_failed_is_passed_on(machine: FakeMachine, service: FakeService) -> None:
     """However much of it waits: more than one look takes, and all of it delivered already."""
     sent: list[dict[str, Any]] = []
     watching = judge()
@@ -91,9 +89,7 @@ def watched(machine: FakeMachine, **args: Any) -> tuple[list[dict[str, Any]], di
     return events, answer
 
 
-def test_a_fatal_line_ends_it_and_the_lines_before_are_passed_on(
-    machine: FakeMachine, service: FakeService
-) -> None:
+def test_a_fatal_line_ends_it_and_the_lines_before_are_passed_on(machine: FakeMachine, service: FakeService) -> None:
     machine.engines["0001-a"] = Engine(log=("loading", "Traceback"), ready_after=None)
     service.make_live("0001-a")
     events, answer = watched(machine, fatal=["^Trace"])
@@ -103,12 +99,8 @@ def test_a_fatal_line_ends_it_and_the_lines_before_are_passed_on(
     assert events[-1]["kind"] == "failed"
 
 
-def test_a_stranger_on_the_port_is_not_taken_for_the_server(
-    machine: FakeMachine, service: FakeService
-) -> None:
+def test_a_stranger_on_the_port_is_not_taken_for_the_server(machine: FakeMachine, service: FakeService) -> None:
     machine.engines["0001-a"] = Engine(ready_after=None)
     service.make_live("0001-a")
-    machine.strangers = [
-        {"pid": 7, "comm": "nginx", "cgroup": None, "unit": None, "address": "127.0.0.1", "port": 1}
-    ]
+    machine.strangers = [{"pid": 7, "comm": "nginx", "cgroup": None, "unit": None, "address": "127.0.0.1", "port": 1}]
     assert watched(machine)[1]["proof"] == "not-ours"

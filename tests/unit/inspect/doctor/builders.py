@@ -70,9 +70,7 @@ def service(**raw: Any) -> ServiceState:
     """The service's state; ``raw`` replaces parts of it."""
     argv = ["python", "-m", "sglang.launch_server", "--pp-size", "8"]
     running = {"pid": 7, "release": RELEASE, "argv": argv, "started": NOW - 3600, "pids": list(PIDS)}
-    return service_state(
-        live_name=RELEASE, running=RELEASE, releases=releases(), raw={"running": running, **raw}
-    )
+    return service_state(live_name=RELEASE, running=RELEASE, releases=releases(), raw={"running": running, **raw})
 
 
 def running(state: ServiceState, **changes: Any) -> ServiceState:
@@ -142,9 +140,7 @@ def sampled(**changes: Any) -> Sampled:
     }
     gpus = [{"index": index, **gpu, **every, **(third if index == 3 else {})} for index in range(8)]
     look = {"t": 0.0, "gpus": gpus, "connections": 32}
-    return Sampled.from_json(
-        {"now": NOW, "samples": [look] * 6, "machine": machine, "problem": None, **changes}
-    )
+    return Sampled.from_json({"now": NOW, "samples": [look] * 6, "machine": machine, "problem": None, **changes})
 
 
 def profile(name: str, **tables: Any) -> Profile:

@@ -233,9 +233,7 @@ def test_a_candidate_that_starts_is_not_a_dead_service() -> None:
     assert finding is not None
     assert "no process runs at this moment; ann@desk" in finding.message
 
-    left = found(
-        examine(evidence(**begun | {"observed": replace(holders(), lease=lease(valid=False))})), "drift"
-    )
+    left = found(examine(evidence(**begun | {"observed": replace(holders(), lease=lease(valid=False))})), "drift")
     assert left is not None
     assert "a change to 0003-tp8 was left in step wait" in left.evidence
 
@@ -343,9 +341,7 @@ def test_a_stranger_on_the_port_is_not_the_service() -> None:
 
 def test_allowed_changes_are_fine() -> None:
     checks = (ArgumentInEffect("page_size", 16, 64, "changed"),)
-    assert (
-        found(examine(evidence(checks=checks, allowed=frozenset({"page_size"}))), "argument-changed") is None
-    )
+    assert found(examine(evidence(checks=checks, allowed=frozenset({"page_size"}))), "argument-changed") is None
 
 
 def test_a_burst_of_arrivals_is_not_a_queue() -> None:

@@ -44,10 +44,7 @@ def test_full_names_parse_in_both(table: dict[str, Any]) -> None:
 
 def test_the_graph_flag_of_one_version_is_refused_by_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert flags.parse(OLD, ["--model", "/m", "--cuda-graph-max-bs", "8"])["cuda_graph_max_bs"] == 8
-    assert (
-        flags.parse(NEW, ["--model", "/m", "--cuda-graph-max-bs-decode", "8"])["cuda_graph_max_bs_decode"]
-        == 8
-    )
+    assert flags.parse(NEW, ["--model", "/m", "--cuda-graph-max-bs-decode", "8"])["cuda_graph_max_bs_decode"] == 8
     assert refused(NEW, ["--model", "/m", "--cuda-graph-max-bs", "8"], capsys) == (
         "sglang serve: error: ambiguous option: --cuda-graph-max-bs could match --cuda-graph-max-bs-decode, "
         "--cuda-graph-max-bs-prefill"
@@ -71,9 +68,7 @@ def test_the_graph_flag_of_one_version_is_refused_by_the_other(capsys: pytest.Ca
         ([], "sglang serve: error: the following arguments are required: --model-path/--model"),
     ],
 )
-def test_refusals_read_as_in_real_logs(
-    argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_read_as_in_real_logs(argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(NEW, argv, capsys) == expected
 
 
@@ -89,9 +84,7 @@ def test_choices_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_config_file_comes_before_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(
-        '# secrets\napi-key: "top: secret"\nport: 1\nenable-metrics: true\ndisable-cuda-graph: false\n'
-    )
+    path.write_text('# secrets\napi-key: "top: secret"\nport: 1\nenable-metrics: true\ndisable-cuda-graph: false\n')
     fields = flags.parse(OLD, ["--config", str(path), "--model", "/m", "--port", "2"])
     assert fields["api_key"] == "top: secret"
     assert fields["port"] == 2

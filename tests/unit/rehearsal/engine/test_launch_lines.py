@@ -88,9 +88,7 @@ def ranks_of(lines: list[str], part: str) -> set[str | None]:
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])
-@pytest.mark.parametrize(
-    "parallel", [["--tp-size", "8"], ["--pp-size", "8"], ["--tp-size", "2", "--pp-size", "2"], []]
-)
+@pytest.mark.parametrize("parallel", [["--tp-size", "8"], ["--pp-size", "8"], ["--tp-size", "2", "--pp-size", "2"], []])
 def test_every_phase_in_order(plan_for: PlanFor, version: str, parallel: list[str]) -> None:
     steps = timeline(plan_for(version, *parallel, "--max-running-requests", "64"))
     patterns = COMMON | DIALECT[version]
@@ -145,9 +143,7 @@ def test_every_stage_draws_its_own_capture_bar_largest_first(plan_for: PlanFor) 
 def test_shards_count_up_on_one_rank(plan_for: PlanFor) -> None:
     steps = timeline(plan_for(OLD, "--pp-size", "8", config={"shards": 61}))
     counts = [
-        int(match[2])
-        for _, text in pieces(steps)
-        if (match := re.match(DIALECT[OLD]["shards"], text)) is not None
+        int(match[2]) for _, text in pieces(steps) if (match := re.match(DIALECT[OLD]["shards"], text)) is not None
     ]
     assert counts == list(range(62))
 
@@ -162,9 +158,7 @@ def test_capture_takes_longer_with_more_sizes_and_none_without_graphs(plan_for: 
 
 def test_bars_read_as_the_real_ones(plan_for: PlanFor) -> None:
     """Lines taken from real logs, with figures blanked, must be shapes that the stand-in prints."""
-    steps = timeline(
-        plan_for(OLD, "--pp-size", "2", "--cuda-graph-max-bs", "64", "--max-running-requests", "64")
-    )
+    steps = timeline(plan_for(OLD, "--pp-size", "2", "--cuda-graph-max-bs", "64", "--max-running-requests", "64"))
     real = [
         "Capturing batches (bs=64 avail_mem=69.00 GB):   0%|          | 0/12 [00:00<?, ?it/s]",
         "Capturing batches (bs=1 avail_mem=69.18 GB): 100%|██████████| 12/12 [00:00<00:00, 12.10it/s]",
@@ -241,9 +235,7 @@ def test_memory_held_by_others_is_out_of_memory_in_load(plan_for: PlanFor) -> No
 
 
 def test_too_small_a_memory_fraction(plan_for: PlanFor) -> None:
-    steps = timeline(
-        plan_for(OLD, "--tp-size", "8", "--mem-fraction-static", "0.5", config={"strict_memory": True})
-    )
+    steps = timeline(plan_for(OLD, "--tp-size", "8", "--mem-fraction-static", "0.5", config={"strict_memory": True}))
     assert steps[-1].end == "crash"
     assert "Not enough memory. Please try to increase --mem-fraction-static" in steps[-1].text
 

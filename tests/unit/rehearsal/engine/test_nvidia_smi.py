@@ -72,9 +72,7 @@ def test_cuda_visible_devices(text: str | None, expected: tuple[int, ...]) -> No
     assert visible_gpus(text, 8) == expected
 
 
-def test_an_engine_holds_the_gpus_that_it_is_shown(
-    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_holds_the_gpus_that_it_is_shown(plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for("0.5.23", "--tp-size", "4", environ={"CUDA_VISIBLE_DEVICES": "2,3,4,5"}, held={2: 5000})
     assert [plan.physical(rank) for rank in range(4)] == [2, 3, 4, 5]
     free = plan_for("0.5.23", "--tp-size", "4", environ={"CUDA_VISIBLE_DEVICES": "2,3,4,5"}, held={0: 5000})

@@ -60,9 +60,7 @@ def test_pipelines_turn_the_overlap_schedule_off(plan_for: PlanFor) -> None:
 
 
 def test_an_argument_can_be_other_than_asked(plan_for: PlanFor) -> None:
-    plan = plan_for(
-        OLD, "--pp-size", "8", "--pp-async-batch-depth", "8", overrides={"pp_async_batch_depth": 0}
-    )
+    plan = plan_for(OLD, "--pp-size", "8", "--pp-async-batch-depth", "8", overrides={"pp_async_batch_depth": 0})
     assert plan.depth == plan.fields["pp_async_batch_depth"] == 0
 
 

@@ -36,9 +36,7 @@ def test_figures(speeds: Speeds, concurrency: int, expected: float, spread: floa
     assert measured == pytest.approx(expected, rel=0.025)
 
 
-@pytest.mark.parametrize(
-    "speeds", [TP8, PP8_EAGER, PP8_ASYNC, PP8_ASYNC_MB64, EP8, Speeds(), Speeds(pp=2, cap=32)]
-)
+@pytest.mark.parametrize("speeds", [TP8, PP8_EAGER, PP8_ASYNC, PP8_ASYNC_MB64, EP8, Speeds(), Speeds(pp=2, cap=32)])
 def test_more_streams_give_more_in_all_and_less_each(speeds: Speeds) -> None:
     totals = [simulate(speeds, level, 64).tokens_per_second for level in (1, 8, 16, 32, 48, 64)]
     each = [total / level for total, level in zip(totals, (1, 8, 16, 32, 48, 64), strict=True)]

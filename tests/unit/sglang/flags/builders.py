@@ -22,9 +22,7 @@ PYTHON = "/opt/sglang/bin/python"
 def service(**more: Any) -> ServiceConfig:
     """A service called kimi on a host with 8 GPUs."""
     table = {"host": "box", "model": "/models/kimi", "engine": {"python": PYTHON}, **more}
-    return inventory_from(
-        {"hosts": {"box": {"gpus": 8}}, "services": {"kimi": table}}, Path("site.toml")
-    ).service()
+    return inventory_from({"hosts": {"box": {"gpus": 8}}, "services": {"kimi": table}}, Path("site.toml")).service()
 
 
 def profile(**tables: Any) -> Profile:

@@ -17,11 +17,7 @@ from tests.unit.sglang.flags.test_versions import KNOWN
 SHIPPED = [shipped.name for shipped in list_profiles(profile_folders())]
 #: Shipped profiles a version cannot run, and the version named as the first that can.
 LACKING = {
-    **{
-        (version, name): "0.5.9"
-        for version in KNOWN[:3]
-        for name in ("pp2-async", "pp8-async", "pp8-async-mb64")
-    },
+    **{(version, name): "0.5.9" for version in KNOWN[:3] for name in ("pp2-async", "pp8-async", "pp8-async-mb64")},
     ("0.4.6.post5", "ep4-tp2"): "0.5.2",
 }
 #: What a concept's argument is called in a version's parser.
@@ -157,15 +153,10 @@ def test_service_arguments_win() -> None:
 def test_changes_are_allowed_by_known_names_only() -> None:
     assert launch_arguments(profile(verify={"allow_changed": ["page_size"]}), service(), "0.5.23").argv
     # A name of another version is one, too: profiles outlive versions.
-    assert launch_arguments(
-        profile(verify={"allow_changed": ["cuda_graph_max_bs"]}), service(), "0.5.23"
-    ).argv
+    assert launch_arguments(profile(verify={"allow_changed": ["cuda_graph_max_bs"]}), service(), "0.5.23").argv
     with pytest.raises(ConfigError) as caught:
         launch_arguments(profile(verify={"allow_changed": ["page_sizes", "model_path"]}), service(), "0.5.23")
-    assert (
-        "verify.allow_changed[0]: SGLang has no argument page_sizes; did you mean page_size?"
-        in caught.value.message
-    )
+    assert "verify.allow_changed[0]: SGLang has no argument page_sizes; did you mean page_size?" in caught.value.message
     assert "verify.allow_changed[1]: model_path must be as requested" in caught.value.message
 
 
@@ -188,9 +179,7 @@ def test_api_key_goes_to_the_config_file() -> None:
         assert list(arguments.secret_config) == ["api-key"]
         assert "--api-key" not in arguments.argv
     for version in KNOWN[:2]:
-        with pytest.raises(
-            ConfigError, match=r"api_key: SGLang .* only on its command line.* 0\.5\.5 is the first"
-        ):
+        with pytest.raises(ConfigError, match=r"api_key: SGLang .* only on its command line.* 0\.5\.5 is the first"):
             launch_arguments(profile(), keyed, version)
 
 
@@ -201,9 +190,7 @@ def test_preview_without_a_version() -> None:
 
 
 def test_every_owned_option_exists_somewhere() -> None:
-    everything = {
-        name for version in known_versions() for name in parser(str(version))._option_string_actions
-    }
+    everything = {name for version in known_versions() for name in parser(str(version))._option_string_actions}
     assert set(OWNED) <= everything
     assert len(CONCEPTS) == len(set(CONCEPTS))
 

@@ -36,17 +36,14 @@ def read(version: str, argv: list[str]) -> dict[str, Any]:
     """What the version's parser, abbreviations and all, makes of a command line, by our concepts."""
     parsed = vars(parser(version, abbreviations=True).parse_args(argv))
     found: dict[str, Any] = {
-        concept: next((parsed.pop(name) for name in names if name in parsed), None)
-        for concept, names in NAMES.items()
+        concept: next((parsed.pop(name) for name in names if name in parsed), None) for concept, names in NAMES.items()
     }
     for number in ("tokens", "context", "chunk"):  # later versions take 128K as well
         found[number] = int(found[number]) if found[number] is not None else None
     dp = parsed.pop("data_parallel_size", parsed.pop("dp_size", 1))
     groups = parsed.pop("attn_dp_size", dp if parsed.pop("enable_dp_attention", False) else 1)
     found["replicas"], found["groups"] = (1, groups) if groups > 1 else (dp, 1)
-    found["graphs"] = not (
-        parsed.pop("disable_cuda_graph", False) or parsed.pop("disable_decode_cuda_graph", False)
-    )
+    found["graphs"] = not (parsed.pop("disable_cuda_graph", False) or parsed.pop("disable_decode_cuda_graph", False))
     parsed.pop("disable_prefill_cuda_graph", None)
     found["largest_graph"] = parsed.pop("cuda_graph_max_bs", parsed.pop("cuda_graph_max_bs_decode", None))
     deepep, on = parsed.pop("enable_deepep_moe", False), parsed.pop("enable_ep_moe", False)
@@ -165,8 +162,5 @@ def test_between_and_beyond_the_known(asked: str) -> None:
     assert "SGLang itself decides" in arguments.notes[1]
     with pytest.raises(ConfigError) as caught:
         launch_arguments(profile(extra_args={"brand-new": True}), service(), asked)
-    assert (
-        f"SGLang {asked} (by the flags of {arguments.table.version}) has no --brand-new"
-        in caught.value.message
-    )
+    assert f"SGLang {asked} (by the flags of {arguments.table.version}) has no --brand-new" in caught.value.message
     assert "deployer sglang learn" in (caught.value.remedy or "")

@@ -169,9 +169,7 @@ def test_any_table(extra: dict[str, Any]) -> None:
         ("--enable-flashinfer-cutlass-moe", None),
     ],
 )
-def test_a_flag_that_is_gone_is_sent_to_one_that_means_the_same_or_to_none(
-    gone: str, successor: str | None
-) -> None:
+def test_a_flag_that_is_gone_is_sent_to_one_that_means_the_same_or_to_none(gone: str, successor: str | None) -> None:
     said = missing(gone, flag_table("0.5.23"), OWNED)
     assert "is the last known version that has it" in said
     assert ("now perhaps" in said) == (successor is not None)

@@ -19,10 +19,7 @@ def learn(folder: Path, version: str, *names: str, **more: Any) -> Path:
     """A learned table with a --model-path and further flags of text."""
     wanted = ("--model-path", "--host", "--port", "--tp-size", *names)
     kinds = {"--port": "int", "--tp-size": "int"}
-    flags = [
-        {"names": [name], "dest": name[2:].replace("-", "_"), "type": kinds.get(name, "str")}
-        for name in wanted
-    ]
+    flags = [{"names": [name], "dest": name[2:].replace("-", "_"), "type": kinds.get(name, "str")} for name in wanted]
     path = folder / f"args-{version}.json"
     path.write_text(json.dumps({"schema": SCHEMA, "version": version, "flags": flags, **more}))
     return path

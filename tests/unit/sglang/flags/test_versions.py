@@ -34,9 +34,7 @@ def test_equal_versions() -> None:
         assert hash(parse_version(left)) == hash(parse_version(right))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "5", "latest", "0.5.x", "0.5.1 ", "0.5.1.post", "../0.5.2", "0.5.1\n", "9" * 200]
-)
+@pytest.mark.parametrize("text", ["", "5", "latest", "0.5.x", "0.5.1 ", "0.5.1.post", "../0.5.2", "0.5.1\n", "9" * 200])
 def test_no_version(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_version(text)

@@ -125,9 +125,7 @@ def test_the_order_of_fields_does_not_matter(
         f"cuda graph: {graph}",
         "token usage: 0.50",
     ]
-    batch = parsed(
-        f"[2026-11-29 17:46:24 PP{stage} TP0] Decode batch, {', '.join(fields[index] for index in order)}"
-    )
+    batch = parsed(f"[2026-11-29 17:46:24 PP{stage} TP0] Decode batch, {', '.join(fields[index] for index in order)}")
     assert (batch.running, batch.tokens, batch.queued, batch.graph, batch.usage) == (
         running,
         tokens,
@@ -138,9 +136,7 @@ def test_the_order_of_fields_does_not_matter(
     assert (batch.pp, batch.leading) == (stage, stage == 0)
 
 
-@pytest.mark.parametrize(
-    ("interval", "loop", "seen"), [(40, 4, 1), (40, 16, 2), (41, 16, 16), (40, 1, 1), (40, 3, 3)]
-)
+@pytest.mark.parametrize(("interval", "loop", "seen"), [(40, 4, 1), (40, 16, 2), (41, 16, 16), (40, 1, 1), (40, 3, 3)])
 def test_how_many_slots_a_log_shows(interval: int, loop: int, seen: int) -> None:
     assert visible_slots(interval, loop) == seen
 

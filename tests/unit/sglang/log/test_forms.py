@@ -57,10 +57,7 @@ def test_one_line_of_another_encoding_spoils_no_other() -> None:
 
 
 def test_logs_in_json() -> None:
-    docker = [
-        json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-01-01T10:00:00.5Z"})
-        for line in FAILED
-    ]
+    docker = [json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-01-01T10:00:00.5Z"}) for line in FAILED]
     journal = [json.dumps({"MESSAGE": line, "__REALTIME_TIMESTAMP": "1764460580123456"}) for line in FAILED]
     numbers = [json.dumps({"MESSAGE": list(line.encode()), "_PID": "7"}) for line in FAILED]
     ours = [json.dumps({"t": 1.5, "text": line, "source": "engine"}) for line in FAILED]
@@ -73,9 +70,7 @@ def test_logs_in_json() -> None:
 
 
 def test_the_kernels_and_systemds_lines_are_told_apart() -> None:
-    lines = read(
-        "Jan  1 10:00:00 gpu1 kernel: oom-kill: x\nJan  1 10:00:00 gpu1 systemd[1]: Started a.service.\nx"
-    )
+    lines = read("Jan  1 10:00:00 gpu1 kernel: oom-kill: x\nJan  1 10:00:00 gpu1 systemd[1]: Started a.service.\nx")
     assert [line.source for line in lines] == ["kernel", "systemd", "engine"]
     assert [line.number for line in lines] == [1, 2, 3]
 
@@ -91,10 +86,7 @@ def test_pieces_of_a_bar_keep_their_line_number() -> None:
 
 
 def test_indentation_is_kept_behind_a_front() -> None:
-    assert (
-        plain('Jan  1 10:00:00 gpu1 python[7]:   File "/x.py", line 1, in y')
-        == '  File "/x.py", line 1, in y'
-    )
+    assert plain('Jan  1 10:00:00 gpu1 python[7]:   File "/x.py", line 1, in y') == '  File "/x.py", line 1, in y'
 
 
 def test_spans_come_from_the_logs_own_time() -> None:
@@ -200,8 +192,7 @@ def test_a_service_s_own_journal_is_never_called_that() -> None:
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(
-        f"[{AT}00] server_args=ServerArgs(api_key='topsecret')\n"
-        + TEXT.replace("memory.", "--api-key topsecret")
+        f"[{AT}00] server_args=ServerArgs(api_key='topsecret')\n" + TEXT.replace("memory.", "--api-key topsecret")
     )
     assert "topsecret" not in json.dumps(of_file(str(path)).as_dict())
 

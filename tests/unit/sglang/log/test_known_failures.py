@@ -565,9 +565,7 @@ def test_the_kernel_names_whom_it_killed() -> None:
 
 def test_a_gpu_fault_explains_a_cuda_error() -> None:
     log = [*until("ready"), *trace("torch.AcceleratorError: CUDA error: unspecified launch failure", LOOP)]
-    kernel = list(
-        read_lines(["[ 99.123456] NVRM: Xid (PCI:0000:9a:00): 79, pid=1, GPU has fallen off the bus."])
-    )
+    kernel = list(read_lines(["[ 99.123456] NVRM: Xid (PCI:0000:9a:00): 79, pid=1, GPU has fallen off the bus."]))
     alone, with_kernel = find(list(read_lines(log))), find(list(read_lines(log)), kernel=kernel)
     assert alone is not None
     assert alone.signature == "illegal_memory_access"
@@ -609,9 +607,7 @@ AGAIN = [
     f"systemd[1]: Stopped {UNIT}.",
 ]
 ASKED = [f"systemd[1]: Stopping {UNIT}...", f"systemd[1]: Stopped {UNIT}."]
-FAILING = [
-    "python[7]: " + line for line in at("load", *trace("torch.OutOfMemoryError: CUDA out of memory.", LOAD))
-]
+FAILING = ["python[7]: " + line for line in at("load", *trace("torch.OutOfMemoryError: CUDA out of memory.", LOAD))]
 SERVING = ["python[7]: " + line for line in until("ready")]
 
 

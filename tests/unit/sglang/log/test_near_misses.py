@@ -90,9 +90,7 @@ NEIGHBOURS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("signature", "error", "frames"), NEIGHBOURS, ids=[row[1][:50] for row in NEIGHBOURS]
-)
+@pytest.mark.parametrize(("signature", "error", "frames"), NEIGHBOURS, ids=[row[1][:50] for row in NEIGHBOURS])
 def test_neighbours_are_told_apart(signature: str, error: str, frames: list[str]) -> None:
     failure = found([*until("load", "TP0"), *trace(error, *frames), *QUIT])
     assert failure is not None
@@ -142,9 +140,7 @@ def test_the_newest_line_first() -> None:
 
 def test_lines_of_two_ranks_that_say_whose_they_are_are_untangled() -> None:
     ranks = []
-    for number, error in enumerate(
-        ("torch.OutOfMemoryError: CUDA out of memory.", "ValueError: of the other")
-    ):
+    for number, error in enumerate(("torch.OutOfMemoryError: CUDA out of memory.", "ValueError: of the other")):
         lines = trace(error, LOAD, LOADER, rank=f"TP{number}", second=30 + number)
         ranks.append([f"(Worker pid={7 + number}) {line}" for line in lines if line])
     mixed = [line for pair in zip(*ranks, strict=True) for line in pair]
@@ -222,9 +218,7 @@ def test_a_symbol_of_the_driver_is_the_drivers(library: str, symbol: str, signat
 
 
 #: What a server that serves may say, and what it is where it is the last word: passed over where the server goes on.
-WORKS = (
-    f"[{AT}59 TP0] Decode batch, #running-req: 3, #token: 90, gen throughput (token/s): 40.1, #queue-req: 0"
-)
+WORKS = f"[{AT}59 TP0] Decode batch, #running-req: 3, #token: 90, gen throughput (token/s): 40.1, #queue-req: 0"
 PASSING = [
     ("ConnectionResetError: [Errno 104] Connection reset by peer", "peer_lost"),
     ("BrokenPipeError: [Errno 32] Broken pipe", "peer_lost"),
@@ -261,9 +255,7 @@ def test_a_consequence_that_the_server_went_on_after_is_no_failure(line: str, si
         ([], [], None),
     ],
 )
-def test_the_phase_of_a_log_without_its_start(
-    before: list[str], frames: list[str], phase: str | None
-) -> None:
+def test_the_phase_of_a_log_without_its_start(before: list[str], frames: list[str], phase: str | None) -> None:
     failure = found([*before, *trace("ZeroDivisionError: division by zero", *frames), *QUIT])
     assert failure is not None
     assert (failure.signature, failure.phase) == (UNKNOWN, phase)

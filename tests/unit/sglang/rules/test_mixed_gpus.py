@@ -112,9 +112,7 @@ def test_a_mix_is_told_and_each_of_its_kinds_has_to_work(host: HostState) -> Non
 def test_cuda_counts_otherwise_also_for_a_service_of_one_kind(host: HostState) -> None:
     """`gpus = [0, 1, 2, 3]` are then the H100, whatever nvidia-smi calls 0 to 3."""
     found = said(host, service={"gpus": [0, 1, 2, 3]}, profile=FA3)
-    assert (
-        "the host has 2 kinds of GPUs, and CUDA_DEVICE_ORDER is not set" in found["cuda-device-order"].message
-    )
+    assert "the host has 2 kinds of GPUs, and CUDA_DEVICE_ORDER is not set" in found["cuda-device-order"].message
 
 
 def test_memory_is_that_of_the_cards_in_use() -> None:
@@ -127,9 +125,7 @@ def test_memory_is_that_of_the_cards_in_use() -> None:
 
 
 def test_a_sister_on_the_other_gpus_is_no_objection() -> None:
-    sister = tuple(
-        GpuProcess(index, 9, 80 * GIB, "python", "/x", "sglang-mini.service") for index in range(4)
-    )
+    sister = tuple(GpuProcess(index, 9, 80 * GIB, "python", "/x", "sglang-mini.service") for index in range(4))
     observed = host_state(service_state(), gpu_processes=sister)
     host, service = config()
     for base, held in ((0, 4), (4, 0)):

@@ -61,14 +61,10 @@ def tables(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 profiles = tables(Profile).map(
-    lambda table: {
-        key: value for key, value in table.items() if key not in ("name", "chain", "extends", "gate")
-    }
+    lambda table: {key: value for key, value in table.items() if key not in ("name", "chain", "extends", "gate")}
 )
 flags = st.dictionaries(st.sampled_from(FLAGS) | st.text(max_size=12), anything, max_size=5)
-variables = st.dictionaries(
-    st.sampled_from(VARIABLES), st.sampled_from(["", "0", "1", "nan", "1,2", "x"]) | st.text()
-)
+variables = st.dictionaries(st.sampled_from(VARIABLES), st.sampled_from(["", "0", "1", "nan", "1,2", "x"]) | st.text())
 configs = st.dictionaries(st.sampled_from(SIZES), anything | st.integers(1, 100_000), max_size=15)
 hosts = st.builds(
     HostFacts,
@@ -128,17 +124,13 @@ def look(made: Facts) -> None:
 
 
 @given(profiles, variables, versions)
-def test_no_profile_makes_a_rule_raise(
-    table: dict[str, Any], environment: dict[str, str], version: str | None
-) -> None:
+def test_no_profile_makes_a_rule_raise(table: dict[str, Any], environment: dict[str, str], version: str | None) -> None:
     seen: dict[str, Any] = {"gpus": gpus(), "model": KIMI, "weight_bytes": 550 * GIB, "memory": 500 * GIB}
     look(facts(profile=drop_wrong(table), service={"environment": environment}, version=version, **seen))
 
 
 @given(st.sampled_from(PROFILES), flags, variables)
-def test_no_flag_makes_a_rule_raise(
-    table: dict[str, Any], extra: dict[str, Any], environment: dict[str, str]
-) -> None:
+def test_no_flag_makes_a_rule_raise(table: dict[str, Any], extra: dict[str, Any], environment: dict[str, str]) -> None:
     look(facts(profile={**table, "extra_args": extra}, service={"environment": environment}, model=KIMI))
 
 

@@ -134,12 +134,8 @@ def test_gpus_are_counted_where_they_are_set() -> None:
     eight = {"parallelism": {"tp": 8}}
     assert not RULES["too-few-gpus"].findings(facts(profile=eight))
     assert not RULES["too-few-gpus"].findings(facts(profile=eight, host={"gpus": None}))
-    assert only("too-few-gpus", profile=eight, host={"gpus": 4}).endswith(
-        "service kimi has 4 (hosts.box.gpus)"
-    )
-    assert only("too-few-gpus", profile=eight, service={"gpus": [6, 7]}).endswith(
-        "has 2 (services.kimi.gpus)"
-    )
+    assert only("too-few-gpus", profile=eight, host={"gpus": 4}).endswith("service kimi has 4 (hosts.box.gpus)")
+    assert only("too-few-gpus", profile=eight, service={"gpus": [6, 7]}).endswith("has 2 (services.kimi.gpus)")
     assert "uses 1 of the 2" in only("gpus-unused", service={"gpus": [6, 7]})
 
 
@@ -189,9 +185,7 @@ def test_what_can_run_at_a_time_limits_the_levels() -> None:
 def test_a_threshold_that_is_not_measured_is_told_with_its_place_and_remedy() -> None:
     def told(gate: dict[str, float], **bench: Any) -> tuple[str, str]:
         settings = {"levels": [8, 16], "requests_at_least": 0, **bench}
-        [finding] = RULES["gate-not-measured"].findings(
-            facts(profile={"bench": settings}, service={"gate": gate})
-        )
+        [finding] = RULES["gate-not-measured"].findings(facts(profile={"bench": settings}, service={"gate": gate}))
         return finding.text, finding.remedy
 
     text, remedy = told({"itl_p50_s@32": 1.0})
@@ -218,9 +212,7 @@ def test_passes_that_are_run_for_200_requests_are_samples_too() -> None:
 
 def test_a_budget_that_cannot_be_kept_is_told_with_figures() -> None:
     text = only("budget-short", profile={"bench": {"output_tokens": 100_000}})
-    assert text == (
-        "services.kimi.bench.budget: 300 s, but 300032 tokens one after another take 300 s at 1000 tok/s"
-    )
+    assert text == ("services.kimi.bench.budget: 300 s, but 300032 tokens one after another take 300 s at 1000 tok/s")
     slow = {"gate": {"aggregate_tok_s@8": 20.0, "single_stream_tok_s": 5.0}, "bench": {"budget": 90.0}}
     assert only("budget-short", profile=slow) == (
         "bench.budget: 90 s, but a server that just meets the thresholds needs 102 s for one pass each "

@@ -58,10 +58,7 @@ def test_what_a_newer_server_computed() -> None:
     assert (found.slots, found.kv_tokens, found.max_running, found.graph_sizes) == (1, 8192, 2048, ())
     assert (found.weights_gib, found.kv_gib, found.graphs_gib, found.free_gib) == (0.0, 0.008, 0.0, None)
     assert found.context_length is None
-    assert (
-        computed(NEWER, ["max_total_num_tokens=1, context_len=8192, available_cpu_mem=2.5 GB"]).free_gib
-        == 2.5
-    )
+    assert computed(NEWER, ["max_total_num_tokens=1, context_len=8192, available_cpu_mem=2.5 GB"]).free_gib == 2.5
 
 
 @pytest.mark.parametrize(
@@ -164,9 +161,7 @@ def test_one_rank_that_differs_is_a_change() -> None:
 
 
 def test_what_nobody_asked_for_is_defaulted() -> None:
-    found = {
-        check.argument: check for check in defaulted({"tp_size": 1}, OLDER, defaults("0.5.12.post1"), (), LOG)
-    }
+    found = {check.argument: check for check in defaulted({"tp_size": 1}, OLDER, defaults("0.5.12.post1"), (), LOG)}
     assert "tp_size" not in found
     assert {check.verdict for check in found.values()} == {"defaulted"}
     overlap = found["disable_overlap_schedule"]

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from deployer.sglang.server.equality import same
 
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**50), 2**50)
-    | st.floats(allow_nan=False, allow_infinity=False)
-)
+SCALARS = st.none() | st.booleans() | st.integers(-(2**50), 2**50) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
     SCALARS | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
