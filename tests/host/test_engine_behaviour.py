@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import signal
 import socket
@@ -38,6 +39,7 @@ def test_its_launch_lines_are_the_real_ones(
 def ended(engine: Engine) -> dict[str, Any]:
     """How it ends, and what it says of that."""
     code = engine.end()
+    print(engine.log)  # shown if the test fails
     return {"exit": code, "said": end_kinds(engine.log.split("\n"))}
 
 
@@ -174,3 +176,13 @@ def test_a_sigterm_of_its_own_makes_a_scheduler_a_crash(start: Start) -> None:
         os.kill(pid, signal.SIGTERM)
     assert engine.end() == -signal.SIGKILL
     assert "crashed with exit code -15. Triggering SIGQUIT for cleanup..." in engine.log
+
+
+def test_connections_that_are_open_at_its_end_leave_no_traceback(start: Start) -> None:
+    engine = start(NEW, "--tp-size", "1").ready()
+    with contextlib.ExitStack() as connections:
+        for _ in range(5):
+            connections.enter_context(socket.create_connection((HOST, engine.port)))
+        until(lambda: engine.get("/health").status_code == 200)  # they came before it
+        assert engine.stop() == 0
+    assert "Traceback" not in engine.log

@@ -194,9 +194,9 @@ class Processes:
         before = list(sockets())
         mine = own_sockets()
         # What is there before and after was there in between, so an own connection that lasts is among ``mine``;
-        # one that opens or closes meanwhile is not counted at all.
-        after = set(sockets())
-        lasting = [row for row in before if row.state == ESTABLISHED and row in after]
+        # one that opens or closes meanwhile is not counted at all. (Inodes may differ: of one just accepted.)
+        after = {row[:-1] for row in sockets()}
+        lasting = [row for row in before if row.state == ESTABLISHED and row[:-1] in after]
         ours = {row.port for row in lasting if row.peer_port == port and "socket:[%s]" % row.inode in mine}
         return sum(row.port == port and serves(bound, row.address) and row.peer_port not in ours for row in lasting)
 

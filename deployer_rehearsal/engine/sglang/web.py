@@ -135,6 +135,11 @@ class Connections:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, request after request."""
+        # asyncio's streams log a traceback of each connection that is cancelled as the server ends (until Python 3.12).
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._serve(reader, writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
             while True:
