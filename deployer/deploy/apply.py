@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
 from deployer.deploy.engine_preflight import ENGINE_REMEDY, engine_complaint, engine_notes
 from deployer.deploy.facts import observed_facts
-from deployer.deploy.outcomes import EXIT_CODES, restored_outcome
+from deployer.deploy.outcomes import EXIT_CODES
 from deployer.deploy.plan import make_plan
 from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
@@ -30,7 +30,7 @@ from deployer.records.step import RESUMABLE, Step
 from deployer.records.verdict import Verdict
 from deployer.sglang.rules import Finding, Severity, judge
 from deployer.text import count_of
-from deployer.units.bundle import build_bundle
+from deployer.units.bundle import Bundle, build_bundle
 
 #: Objections with which SGLang cannot judge arguments.
 ANSWERLESS = frozenset({"engine-missing", "sglang-missing", "model-missing", "model-config-missing"})
@@ -50,16 +50,50 @@ class Consent(Protocol):
 
 
 @dataclass(frozen=True)
-class Rendered:
-    """A profile rendered for a host: the release, the files to stage with it (they may hold secrets), remarks."""
+class Preview:
+    """A profile rendered for a host, and what an apply of it would do and meet there.
+
+    ``files`` are staged with the release; they may hold secrets.
+    """
 
     release: Release
     files: Mapping[str, Mapping[str, Any]] = field(repr=False)
-    remarks: tuple[str, ...] = ()
+    plan: Plan
+    objections: tuple[Objection, ...]
+    notes: tuple[str, ...]
 
 
-def render_release(session: Session, profile: Profile, observed: HostState) -> Rendered:
-    """Render ``profile`` for the host as it was observed."""
+def preview(session: Session, profile: Profile) -> Preview:
+    """Look and compare, without a lease and without changing anything."""
+    probe = HealthProbe(session)
+    observed = session.observe(facts=True)
+    prepared = prepare(session, profile, observed, probe)
+    if prepared.plan.action != "deploy" or ANSWERLESS & {item.code for item in prepared.objections}:
+        return prepared
+    release, against = prepared.release, prepared.objections
+    answer = ask_engine(session, release, observed)
+    if answer.verdict == "refused":
+        against += (Objection("engine-refuses", engine_complaint(answer, release.sglang), ENGINE_REMEDY),)
+    return replace(prepared, objections=against, notes=(*prepared.notes, *engine_notes(answer, release)))
+
+
+def prepare(session: Session, profile: Profile, observed: HostState, probe: HealthProbe) -> Preview:
+    """Render ``profile`` for the host as it was observed, and compare it with what runs there."""
+    service, host = session.service, session.host_config
+    release, bundle = render_release(session, profile, observed)
+    state = observed.services[service.name]
+    findings = judge(observed_facts(profile, service, host, observed, session.learned)).findings
+    return Preview(
+        release,
+        bundle.files,
+        make_plan(state, release, healthy=probe.result(state).ok),
+        tuple(objections(observed, host, service, release, findings)),
+        (*notes(observed, service), *bundle.notes, *warnings(findings)),
+    )
+
+
+def render_release(session: Session, profile: Profile, observed: HostState) -> tuple[Release, Bundle]:
+    """Return the release of ``profile`` for the host as it was observed, and the bundle that it was made of."""
     service = session.service
     state = observed.services[service.name]
     number = state.next_number
@@ -97,40 +131,7 @@ def render_release(session: Session, profile: Profile, observed: HostState) -> R
         unit=bundle.unit,
         candidate=bundle.candidate,
     )
-    return Rendered(release, bundle.files, bundle.notes)
-
-
-@dataclass(frozen=True)
-class Preview:
-    """What an apply would do and meet, without a lease and without changing anything."""
-
-    plan: Plan
-    objections: tuple[Objection, ...]
-    notes: tuple[str, ...]
-
-
-def preview(session: Session, profile: Profile) -> Preview:
-    """Look, render and compare."""
-    health = HealthProbe(session)
-    observed = session.observe(facts=True)
-    rendered = render_release(session, profile, observed)
-    release = rendered.release
-    plan = _plan(session, observed, release, health)
-    findings = _findings(session, profile, observed)
-    against = objections(observed, session.host_config, session.service, release, findings)
-    remarks = [*notes(observed, session.service), *rendered.remarks, *warnings(findings)]
-    if plan.action == "deploy" and not ANSWERLESS & {item.code for item in against}:
-        answer = ask_engine(session, release, observed)
-        remarks += engine_notes(answer, release)
-        if answer.verdict == "refused":
-            complaint = engine_complaint(answer, release.sglang)
-            against.append(Objection("engine-refuses", complaint, ENGINE_REMEDY))
-    return Preview(plan, tuple(against), tuple(remarks))
-
-
-def _findings(session: Session, profile: Profile, observed: HostState) -> tuple[Finding, ...]:
-    """Return what the rules say about the profile on this host."""
-    return judge(observed_facts(profile, session.service, session.host_config, observed, session.learned)).findings
+    return release, bundle
 
 
 def warnings(findings: Iterable[Finding]) -> list[str]:
@@ -138,32 +139,17 @@ def warnings(findings: Iterable[Finding]) -> list[str]:
     return [f"{item} ({item.remedy})" for item in findings if item.severity is Severity.WARNING]
 
 
-def _plan(session: Session, observed: HostState, release: Release, health: HealthProbe) -> Plan:
-    state = observed.services[session.service.name]
-    return make_plan(state, release, healthy=health.result(state).ok)
-
-
 def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:
     """Make ``profile`` live on the session's service, or leave the host as it was and say why."""
     service = session.service
-    health = HealthProbe(session)
-    take_lease(session, reporter)
-    reporter.step(Step.OBSERVE)
-    observed = session.observe(facts=True)
-    state = observed.services[service.name]
-    reporter.done(f"live: {state.live_name or 'nothing yet'}; SGLang {_version(observed)}")
-    if state.transition is not None:
-        resumed = _leftover(session, state.transition, profile, reporter)
-        if resumed is not None:
-            return resumed
-        health = HealthProbe(session)
-        observed = session.observe(facts=True)
-        state = observed.services[service.name]
+    start = take_up(session, reporter, profile.name)
+    if isinstance(start, Outcome):
+        return start
+    observed, probe = start
 
     reporter.step(Step.PLAN)
-    rendered = render_release(session, profile, observed)
-    release = rendered.release
-    plan = _plan(session, observed, release, health)
+    prepared = prepare(session, profile, observed, probe)
+    release, plan = prepared.release, prepared.plan
     if plan.action == "nothing":
         reporter.done(f"{profile.name} is live as {plan.live} and healthy; nothing to change")
         return Outcome(
@@ -178,14 +164,13 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     consent.possible(plan)
     if plan.action == "converge":
         restored = converge_and_prove(session, reporter)
-        return restored_outcome(restored, "live", service.name, plan.profile, restored.live, plan.live)
+        return restored.outcome("live", service.name, plan.profile, restored.live, plan.live)
 
     reporter.step(Step.PREFLIGHT)
-    findings = _findings(session, profile, observed)
-    for note in [*notes(observed, service), *rendered.remarks, *warnings(findings)]:
+    for note in prepared.notes:
         reporter.note(note)
-    preflight(objections(observed, session.host_config, service, release, findings), reporter)
-    stage(session, rendered, reporter)
+    preflight(prepared.objections, reporter)
+    stage(session, prepared, reporter)
     agreed = False
     try:
         reporter.step(Step.VALIDATE)
@@ -201,15 +186,39 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     return Rollout(Steps(session, release, reporter, ask=consent.unclear)).run()
 
 
+def take_up(
+    session: Session, reporter: Reporter, profile: str | None = None
+) -> tuple[HostState, HealthProbe] | Outcome:
+    """Take the lease, observe the host, and end a change that an operator left there.
+
+    An unfinished change to ``profile`` is gone on with, any other is undone. Return the outcome if that ends the
+    command, else the host as it then is.
+    """
+    probe = HealthProbe(session)
+    take_lease(session, reporter)
+    reporter.step(Step.OBSERVE)
+    observed = session.observe(facts=True)
+    state = observed.services[session.service.name]
+    version = (observed.engine.sglang if observed.engine else None) or "unknown"
+    reporter.done(f"live: {state.live_name or 'nothing yet'}; SGLang {version}")
+    left = state.transition
+    if left is None:
+        return observed, probe
+    reporter.note(f"A change to {left.to} was left at the step '{left.step}'")
+    if left.profile == profile and left.step in RESUMABLE:
+        return resume_transition(session, left, reporter)
+    restored = converge_and_prove(session, reporter)
+    if (stuck := session.state().transition) is not None:
+        return restored.outcome("down", session.service.name, stuck.profile, stuck.to, restored.live)
+    probe = HealthProbe(session)
+    return session.observe(facts=True), probe
+
+
 def take_lease(session: Session, reporter: Reporter) -> None:
     """Take the exclusive right to change the host, kept alive from here on. Raise LeaseHeld if somebody else has it."""
     reporter.step(Step.LEASE)
     session.acquire()
     reporter.done(f"{session.host_config.name} is reserved for this command")
-
-
-def _version(observed: HostState) -> str:
-    return (observed.engine.sglang if observed.engine else None) or "unknown"
 
 
 def _summary(plan: Plan) -> str:
@@ -239,11 +248,11 @@ def preflight_error(against: Sequence[Objection]) -> PreflightRefused:
     )
 
 
-def stage(session: Session, rendered: Rendered, reporter: Reporter) -> None:
+def stage(session: Session, prepared: Preview, reporter: Reporter) -> None:
     """Put the release on the host: an unused folder until something refers to it."""
     reporter.step(Step.STAGE)
     try:
-        path = session.client.stage(rendered.release, rendered.files, user=session.service.user)
+        path = session.client.stage(prepared.release, prepared.files, user=session.service.user)
     except AgentError as error:
         if error.code != "no-user":
             raise
@@ -274,24 +283,6 @@ def not_agreed(release: Release, plan: Plan) -> Outcome:
     )
 
 
-def _leftover(session: Session, transition: Transition, profile: Profile, reporter: Reporter) -> Outcome | None:
-    """Go on with a transition that nobody finished if it is the same profile's, else converge first."""
-    reporter.note(f"A change to {transition.to} was left at the step '{transition.step}'")
-    if transition.profile == profile.name and transition.step in RESUMABLE:
-        return resume_transition(session, transition, reporter)
-    return settle(session, reporter)
-
-
-def settle(session: Session, reporter: Reporter) -> Outcome | None:
-    """End what an operator left by converging. Return None if the host is free for something new, else the outcome."""
-    restored = converge_and_prove(session, reporter)
-    transition = session.state().transition
-    if transition is None:
-        return None
-    service = session.service.name
-    return restored_outcome(restored, "down", service, transition.profile, transition.to, restored.live)
-
-
 def resume_transition(session: Session, transition: Transition, reporter: Reporter) -> Outcome:
     """Go on with a transition in the step it is in; one that was being restored is restored."""
     release = replace(read_release(session, transition.to), previous=transition.from_)
@@ -299,9 +290,7 @@ def resume_transition(session: Session, transition: Transition, reporter: Report
         reporter.note(f"The manifest of {release.release} is damaged: what it has to show is not known")
     if transition.step not in RESUMABLE or not release.provable:
         restored = converge_and_prove(session, reporter)
-        return restored_outcome(
-            restored, "rolled_back", release.service, release.profile, release.release, restored.live
-        )
+        return restored.outcome("rolled_back", release.service, release.profile, release.release, restored.live)
     reporter.note(f"Going on with {release.release} at the step '{transition.step}'")
     steps = Steps(session, release, reporter, proven=transition.proven)
     return Rollout(steps).run(Step(transition.step))

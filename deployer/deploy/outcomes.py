@@ -1,4 +1,4 @@
-"""Outcomes of changes that ended outside a rollout: by an error, by Ctrl-C, or with a converge."""
+"""Outcomes of changes that ended outside a rollout: by an error or by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,24 +11,10 @@ from deployer.records.failure import Failure
 from deployer.records.outcome import Outcome
 
 if TYPE_CHECKING:
-    from deployer.deploy.restore import Restored
     from deployer.deploy.session import Session
 
 #: The exit code that belongs to an outcome, unless an error has its own.
 EXIT_CODES = {"live": 0, "refused": 2, "rolled_back": 5, "down": 6, "inconclusive": 7, "interrupted": 130}
-
-
-def restored_outcome(
-    restored: Restored,
-    word: str,
-    service: str,
-    profile: str | None,
-    release: str | None,
-    previous: str | None,
-) -> Outcome:
-    """Return the outcome of a converge: ``word`` if the live release serves, else ``down``."""
-    word = word if restored.serving else "down"
-    return Outcome(word, service, profile, release, previous, exit_code=EXIT_CODES[word], message=restored.message)
 
 
 def refused_outcome(error: DeployerError, service: str, profile: str | None) -> Outcome:

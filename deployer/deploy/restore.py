@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from deployer.deploy.estimate import estimate
 from deployer.deploy.host_events import follow
+from deployer.deploy.outcomes import EXIT_CODES
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.deploy.wait import Wait
 from deployer.errors import AgentError
 from deployer.records.answers import Started
 from deployer.records.failure import Failure, PhaseTime
+from deployer.records.outcome import Outcome
 from deployer.records.release import Release
 from deployer.records.step import Step
 
@@ -25,6 +27,13 @@ class Restored:
     live: str | None
     serving: bool
     message: str
+
+    def outcome(
+        self, word: str, service: str, profile: str | None, release: str | None, previous: str | None
+    ) -> Outcome:
+        """Return the outcome of a converge: ``word`` if the live release serves, else ``down``."""
+        word = word if self.serving else "down"
+        return Outcome(word, service, profile, release, previous, exit_code=EXIT_CODES[word], message=self.message)
 
 
 def restore(

@@ -11,10 +11,9 @@ from deployer.deploy.apply import (
     preflight,
     read_release,
     resume_transition,
-    settle,
     take_lease,
+    take_up,
 )
-from deployer.deploy.outcomes import restored_outcome
 from deployer.deploy.plan import make_plan, rollback_target
 from deployer.deploy.preflight import objections
 from deployer.deploy.reporter import Reporter
@@ -35,18 +34,11 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     is live now is restored.
     """
     service = session.service
-    take_lease(session, reporter)
-    reporter.step(Step.OBSERVE)
-    observed = session.observe(facts=True)
+    start = take_up(session, reporter)
+    if isinstance(start, Outcome):
+        return start
+    observed, probe = start
     state = observed.services[service.name]
-    if state.transition is not None:
-        reporter.note(f"A change to {state.transition.to} was left unfinished; finishing it first")
-        stuck = settle(session, reporter)
-        if stuck is not None:
-            return stuck
-        observed = session.observe(facts=True)
-        state = observed.services[service.name]
-    reporter.done(f"live: {state.live_name or 'nothing'}")
 
     reporter.step(Step.PLAN)
     target, why_not = rollback_target(state, to)
@@ -59,7 +51,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
             else "`deployer apply PROFILE` puts a first release live",
         )
     release = replace(read_release(session, target.release), previous=target.previous)
-    plan = make_plan(state, release, healthy=state.running is not None and session.health(state).ok)
+    plan = make_plan(state, release, healthy=probe.result(state).ok)
     plan = replace(plan, action="deploy", release=release.release, interrupts=not state.at_rest)
     reporter.done(f"back to {release.release} ({release.profile})")
     consent.possible(plan)
@@ -97,4 +89,4 @@ def converge(session: Session, reporter: Reporter) -> Outcome:
     restored = converge_and_prove(session, reporter)
     release = state.release(restored.live)
     profile = release.profile if release else None
-    return restored_outcome(restored, "live", session.service.name, profile, restored.live, restored.live)
+    return restored.outcome("live", session.service.name, profile, restored.live, restored.live)

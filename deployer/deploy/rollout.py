@@ -27,7 +27,7 @@ from deployer.errors import (
 from deployer.records.failure import Failure
 from deployer.records.host import ServiceState
 from deployer.records.outcome import Outcome
-from deployer.records.step import Step
+from deployer.records.step import RESUMABLE, Step
 from deployer.records.verdict import Verdict
 
 
@@ -90,18 +90,23 @@ class Rollout:
             return self._hand_over()
         except (LeaseHeld, LeaseLost, HostError) as error:
             return self._lost_control(error)
+        except CandidateRejected as damaged:
+            return self._go_back(damaged.failure, damaged.state)
         self.reporter.note(f"Connected again; going on with: {self.step}")
         return None
 
     def _where(self) -> Step:
-        """Return the step that the host is in."""
+        """Return the step that the host is in. Raise CandidateRejected if its transition names no such step."""
         state = self.session.state()
         if is_promoted(state, self.candidate.release):
             return Step.FINISH
         transition = state.transition
         ours = transition is not None and transition.to == self.candidate.release
-        if transition and ours and transition.step != Step.RESTORE:
+        if transition and ours and transition.step in RESUMABLE:
             return Step(transition.step)
+        if transition and ours and transition.step != Step.RESTORE:
+            cause = f"the transition on the host is damaged: its step is {transition.step!r}"
+            raise CandidateRejected(Failure("damaged-transition", cause, self.step))
         if transition is None and self.step is Step.TRANSITION:
             return Step.TRANSITION
         live = state.live_name or "nothing"
