@@ -30,7 +30,11 @@ def doctor_view(checkup: Checkup, *, requested: float) -> RenderableType:
         parts += [Text(""), *_finding(symptom, found)]
     if not checkup.present:
         parts += [Text(""), Text("nothing found", style="green")]
-    parts += _rest("fine", checkup.absent, "green")
+    if evidence.state.running is None:
+        fine = ", ".join(symptom.id for symptom, _ in checkup.absent)
+        parts += [Text(""), Text.assemble(("fine", "green"), f"  {fine}")]
+    else:
+        parts += _rest("fine", checkup.absent, "green")
     parts += _rest("unclear", checkup.unclear, "dim")
     return Group(*parts)
 
@@ -54,6 +58,14 @@ def _finding(symptom: Symptom, found: Present) -> list[RenderableType]:
 def _rest(title: str, items: Sequence[tuple[Symptom, str]], style: str) -> list[RenderableType]:
     if not items:
         return []
-    width = max(len(symptom.id) for symptom, _ in items)
-    lines = [Text.assemble((f"  {symptom.id:{width}}  ", "dim"), text) for symptom, text in items]
+    ids: dict[str, list[str]] = {}
+    for symptom, text in items:
+        ids.setdefault(text, []).append(symptom.id)
+    width = max((len(own[0]) for own in ids.values() if len(own) == 1), default=0)
+    lines = [
+        Text.assemble((f"  {own[0]:{width}}  ", "dim"), text)
+        if len(own) == 1
+        else Text.assemble(f"  {text}: ", (", ".join(own), "dim"))
+        for text, own in ids.items()
+    ]
     return [Text(""), Text(title, style=style), *lines]

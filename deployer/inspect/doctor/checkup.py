@@ -9,7 +9,7 @@ from typing import Any
 
 from deployer.inspect.doctor import graphs, hardware, scheduling, serving
 from deployer.inspect.doctor.evidence import REQUESTS, Evidence
-from deployer.inspect.doctor.symptom import Absent, Present, Symptom, Theme
+from deployer.inspect.doctor.symptom import Absent, Present, Symptom, Theme, Unclear
 from deployer.sglang.rules.base import Severity
 
 THEMES: tuple[Theme, ...] = (serving.THEME, scheduling.THEME, graphs.THEME, hardware.THEME)
@@ -73,7 +73,8 @@ def examine(evidence: Evidence) -> Checkup:
     }
     present, absent, unclear = [], [], []
     for symptom in SYMPTOMS.values():
-        answer = symptom.look(evidence)
+        judged = symptom.stopped or evidence.state.running is not None
+        answer = symptom.look(evidence) if judged else Unclear("no process of the service runs")
         if isinstance(answer, Present):
             measure = (symptom.measure if answer.measure is None else answer.measure).format_map(names)
             present.append((symptom, replace(answer, next=answer.next or symptom.next, measure=measure)))

@@ -104,11 +104,6 @@ class Evidence:
         return f"{lease.owner} is changing it to {transition.to}, in step {transition.step}"
 
     @property
-    def age(self) -> float | None:
-        """Seconds since the process started."""
-        return max(0.0, self.now - self.state.running.started) if self.state.running else None
-
-    @property
     def computed(self) -> Computed:
         """What SGLang made of its arguments."""
         return self.verification.computed or Computed()

@@ -88,9 +88,8 @@ def restarted(e: Evidence) -> Answer:
 
 @THEME.symptom("just-started", limit=YOUNG)
 def just_started(e: Evidence) -> Answer:
-    if e.age is None:
-        return Unclear("no process runs")
-    return present_if(e.age < YOUNG, f"started {e.age:.0f} s ago")
+    age = max(0.0, e.now - e.state.running.started) if e.state.running else 0.0
+    return present_if(age < YOUNG, f"started {age:.0f} s ago")
 
 
 @THEME.symptom("drift")

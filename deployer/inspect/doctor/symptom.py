@@ -57,7 +57,10 @@ def span(by_gpu: Mapping[int, float]) -> str:
 
 @dataclass(frozen=True)
 class Symptom:
-    """One thing to look for. ``trips`` says when it is present; ``next`` is a hypothesis, ``measure`` tests it."""
+    """One thing to look for. ``trips`` says when it is present; ``next`` is a hypothesis, ``measure`` tests it.
+
+    ``stopped``: it is looked for when no process of the service runs, too.
+    """
 
     id: str
     severity: Severity
@@ -66,6 +69,7 @@ class Symptom:
     next: str
     measure: str
     look: Look = field(repr=False)
+    stopped: bool = False
 
 
 class Theme:
@@ -77,12 +81,11 @@ class Theme:
 
     def symptom(self, id: str, limit: float = 0) -> Callable[[Look], Look]:
         """Register the decorated function; ``limit`` is the figure in the text of when it trips."""
-        known = knowledge(KNOWLEDGE)[id]
-        severity, trips = Severity(known["severity"]), known["trips"].format(limit=limit)
+        facts = dict(knowledge(KNOWLEDGE)[id])
+        facts |= {"severity": Severity(facts["severity"]), "trips": facts["trips"].format(limit=limit)}
 
         def register(look: Look) -> Look:
-            symptom = Symptom(id, severity, known["title"], trips, known["next"], known["measure"], look)
-            self.symptoms.append(symptom)
+            self.symptoms.append(Symptom(id=id, look=look, **facts))
             return look
 
         return register

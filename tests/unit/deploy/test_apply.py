@@ -385,6 +385,25 @@ def test_a_connection_lost_while_the_intent_is_written_is_taken_up(live_world: F
     assert run(live_world, "tp2").outcome == "live"
 
 
+def test_a_transition_that_is_damaged_while_the_connection_is_down_is_undone(live_world: FakeWorld) -> None:
+    live_world.faults["watch"] = [ChannelLost("gone")]
+    wanted = load_profile("tp2", profile_folders())
+    with session(live_world) as opened:
+        reconnect = opened.reconnect
+
+        def damaged(on_try: Any) -> None:
+            path = Path(live_world.service("kimi").transition_path)
+            path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"step": "daydream"}), "utf-8")
+            reconnect(on_try)
+
+        opened.reconnect = damaged  # type: ignore[method-assign]
+        outcome = apply(opened, wanted, Reporter(), Agreed())
+    assert (outcome.outcome, outcome.exit_code) == ("rolled_back", 5)
+    assert outcome.failure is not None
+    assert "its step is 'daydream'" in outcome.failure.cause
+    restored(live_world)
+
+
 def test_ctrl_c_while_reconnecting_says_what_the_host_does(live_world: FakeWorld) -> None:
     live_world.faults["run"] = [ChannelLost("gone")]
     live_world.faults["lease.acquire"] = []

@@ -327,10 +327,25 @@ def nothing() -> Evidence:
 
 def test_what_cannot_be_looked_at_is_not_known() -> None:
     checkup = examine(nothing())
-    assert [symptom.id for symptom, _ in checkup.present] == ["not-serving", "idle"]
+    assert [symptom.id for symptom, _ in checkup.present] == ["not-serving"]
     assert "no process runs" in checkup.present[0][1].message
     unclear = {symptom.id for symptom, _ in checkup.unclear}
     assert {"graphs-off", "gpu-waits", "log-errors", "argument-changed", "kv-full", "memory-low"} <= unclear
+
+
+def test_a_service_that_does_not_run_is_not_judged_as_if_it_did() -> None:
+    checkup = examine(replace(nothing(), sampled=sampled(), observed=holders()))
+    machine = {"change-under-way", "restarted", "drift", "gpus-unseen", "gpu-shared"}
+    machine |= {"memory-low", "swapping", "disk-low", "processors-busy"}
+    assert {symptom.id for symptom, _ in checkup.absent} == machine
+    assert {text for _, text in checkup.unclear} == {"no process of the service runs"}
+    console = Console(width=100, soft_wrap=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(doctor_view(checkup, requested=5.0))
+    [fine] = [line for line in capture.get().splitlines() if line.startswith("fine")]
+    assert all(name in fine for name in machine)
+    [unclear] = [line for line in capture.get().splitlines() if line.startswith("  no process of the service runs: ")]
+    assert "kv-full, retractions, prefix-cache" in unclear
 
 
 def test_a_stranger_on_the_port_is_not_the_service() -> None:
