@@ -29,14 +29,20 @@ def grouped_arguments(argv: Sequence[str]) -> list[tuple[str, str]]:
     return [(flag, " ".join(words)) for flag, words in pairs]
 
 
+def _differing(
+    kind: str, old: Mapping[str, str], new: Mapping[str, str], names: Iterable[str], *, restart: bool = True
+) -> list[Change]:
+    return [
+        Change(kind, name or "command", old.get(name), new.get(name), restart)
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
+
+
 def argument_changes(before: Sequence[str], after: Sequence[str]) -> list[Change]:
     """Return what differs argument by argument, in the new order, then what went away."""
     old, new = _by_flag(before), _by_flag(after)
-    return [
-        Change("argument", flag or "command", old.get(flag), new.get(flag))
-        for flag in {**new, **old}
-        if old.get(flag) != new.get(flag)
-    ]
+    return _differing("argument", old, new, {**new, **old})
 
 
 def _by_flag(argv: Sequence[str]) -> dict[str, str]:
@@ -51,15 +57,6 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return values
 
 
-def mapping_changes(kind: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
-    """Return the keys that differ, sorted."""
-    return [
-        Change(kind, key, before.get(key), after.get(key))
-        for key in sorted(set(before) | set(after))
-        if before.get(key) != after.get(key)
-    ]
-
-
 def release_changes(live: Release | None, candidate: Release) -> list[Change]:
     """Return what differs between the live release and the candidate in ways that need a restart."""
     if live is None:
@@ -71,8 +68,11 @@ def release_changes(live: Release | None, candidate: Release) -> list[Change]:
             model=candidate.model,
         )
     changes = argument_changes(comparable(live.argv), comparable(candidate.argv))
-    changes += mapping_changes("environment", live.variables, candidate.variables)
-    changes += mapping_changes("unit", live.restart_keys, candidate.restart_keys)
+    for kind, old, new in (
+        ("environment", live.variables, candidate.variables),
+        ("unit", live.restart_keys, candidate.restart_keys),
+    ):
+        changes += _differing(kind, old, new, sorted({**old, **new}))
     if live.sglang != candidate.sglang:
         changes.append(Change("engine", "sglang", live.sglang, candidate.sglang))
     for key in ("path", "fingerprint"):
@@ -92,11 +92,7 @@ def unit_only_changes(before: str | None, after: str, shown: Iterable[Change]) -
     left_out = {change.name for change in shown if change.kind == "unit"}
     left_out |= {"ExecStart", "Environment", "EnvironmentFile", "Description"}
     old, new = _by_key(before), _by_key(after)
-    return [
-        Change("unit", key, old.get(key), new.get(key), restart=False)
-        for key in dict.fromkeys([*new, *old])
-        if key not in left_out and old.get(key) != new.get(key)
-    ]
+    return _differing("unit", old, new, [key for key in {**new, **old} if key not in left_out], restart=False)
 
 
 def _by_key(unit: str) -> dict[str, str]:

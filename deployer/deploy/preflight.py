@@ -51,43 +51,24 @@ def objections(
     return all_of_them + [Objection(item.rule, item.text, item.remedy) for item in errors]
 
 
-def installation(observed: HostState, service: ServiceConfig) -> list[Objection]:
-    """Return what the host lacks of what the service names: its Python with SGLang, its model."""
-    return [*_engine(observed, service), *_model(observed, service)]
-
-
-def _engine(observed: HostState, service: ServiceConfig) -> Iterator[Objection]:
-    engine, python = observed.engine, service.engine.python
+def installation(observed: HostState, service: ServiceConfig) -> Iterator[Objection]:
+    """Yield what the host lacks of what the service names: its Python with SGLang, its model."""
+    engine, python, model = observed.engine, service.engine.python, observed.model
+    correct = f"correct services.{service.name}."
     if engine is None or not engine.exists:
-        yield Objection(
-            "engine-missing",
-            f"there is no Python at {python} on the host",
-            f"install SGLang there, or correct services.{service.name}.engine.python",
-        )
+        text = f"there is no Python at {python} on the host"
+        yield Objection("engine-missing", text, f"install SGLang there, or {correct}engine.python")
     elif engine.sglang is None:
-        yield Objection(
-            "sglang-missing",
-            f"{python} has no SGLang installed",
-            f"install SGLang in that environment, or correct services.{service.name}.engine.python",
-        )
-
-
-def _model(observed: HostState, service: ServiceConfig) -> Iterator[Objection]:
-    model = observed.model
+        text = f"{python} has no SGLang installed"
+        yield Objection("sglang-missing", text, f"install SGLang in that environment, or {correct}engine.python")
     if not service.model.startswith("/"):
         return  # a hub id: SGLang downloads it, which `notes` says
     if model is None or not model.exists:
-        yield Objection(
-            "model-missing",
-            f"there is no model at {service.model} on the host",
-            f"put the checkpoint there, or correct services.{service.name}.model",
-        )
+        text = f"there is no model at {service.model} on the host"
+        yield Objection("model-missing", text, f"put the checkpoint there, or {correct}model")
     elif model.config is None:
-        yield Objection(
-            "model-config-missing",
-            f"{service.model} has no readable config.json",
-            "is it a complete checkpoint? Copy it again",
-        )
+        text = f"{service.model} has no readable config.json"
+        yield Objection("model-config-missing", text, "is it a complete checkpoint? Copy it again")
 
 
 def _gpus(

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from deployer.deploy.estimate import estimate
-from deployer.deploy.host_events import follow
+from deployer.deploy.launch_progress import estimate
 from deployer.deploy.outcomes import EXIT_CODES
-from deployer.deploy.reporter import Reporter
+from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
 from deployer.deploy.wait import Wait
 from deployer.errors import AgentError

@@ -8,11 +8,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.plan import argument, argument_endpoint
@@ -26,13 +26,15 @@ from deployer.errors import (
     LeaseLost,
 )
 from deployer.host.beside import Beside
-from deployer.host.client import HEALTH_TIMEOUT, HostClient, Limits
+from deployer.host.client import HEALTH_TIMEOUT, HostClient, JournalPart, Limits
 from deployer.host.heartbeat import Heartbeat
 from deployer.host.protocol import Host
 from deployer.records.answers import LeaseGrant
 from deployer.records.endpoint import Endpoint, serves, unit_name
+from deployer.records.events import LogLine
 from deployer.records.host import HostState, Owner, ServiceState
 from deployer.records.release import Release
+from deployer.sglang.server.info import redact
 
 Connector = Callable[[HostConfig], Host]
 
@@ -169,6 +171,16 @@ class Session:
         listeners = self.client.listeners(endpoint.port)
         ours = any(item.unit == self.unit for item in listeners if serves(item.address, endpoint.address))
         return Health(answer.status == 200 and ours, str(answer.status), answer.seconds, ours)
+
+    def log(self, **part: Unpack[JournalPart]) -> Generator[LogLine, None, None]:
+        """Yield the service's journal (see `HostClient.journal`), with secrets taken out."""
+        state = self.state()
+        names = {item.release for item in state.releases if item.state in ("live", "candidate")}
+        secrets = [key for name in {*names, state.running_name} if (key := self.api_key(name))]
+        with self.client.journal(self.service.name, **part) as stream:
+            for entry in stream.until_end():
+                if entry is not None:
+                    yield replace(entry, text=redact(entry.text, secrets))
 
     # -- the lease ----------------------------------------------------------------------------------------------
 

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, replace
 
 from deployer.bench.runner import Target, run_benchmark
 from deployer.bench.server import sentences
-from deployer.deploy.estimate import estimate
 from deployer.deploy.gating import GateCase, build_case, summary
-from deployer.deploy.host_events import describe_bench_event, follow
-from deployer.deploy.reporter import Reporter
-from deployer.deploy.service_log import start_log
+from deployer.deploy.launch_progress import estimate
+from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
 from deployer.deploy.stop import stop_unit
 from deployer.deploy.verify import verify
 from deployer.deploy.wait import Wait
-from deployer.errors import CandidateRejected
+from deployer.errors import AgentError, CandidateRejected
 from deployer.records.answers import Started
 from deployer.records.bench import BenchRun
 from deployer.records.codec import encode
@@ -29,6 +27,9 @@ from deployer.records.host import Transition
 from deployer.records.release import Release
 from deployer.records.step import Step
 from deployer.records.verdict import Verdict
+
+#: Lines of a start in which its reasons are looked for.
+_LOG_LINES = 20_000
 
 
 @dataclass
@@ -187,15 +188,14 @@ class Steps:
         return self.progress.started
 
     def _verify(self) -> Step:
-        invocation = self.started().invocation_id
         verification = verify(
             self.session.client,
             self.candidate,
             self.endpoint,
-            invocation,
+            self.started().invocation_id,
             advertised=self.session.service.advertised,
             learned=self.session.learned,
-            log=lambda: start_log(self.session, invocation),
+            log=self._start_log,
         )
         if verification.effective:
             self.progress.in_effect = verification.in_effect.summary
@@ -207,6 +207,14 @@ class Steps:
         for note in verification.notes():
             self.reporter.note(note)
         return self._enter(Step.BENCH)
+
+    def _start_log(self) -> list[str]:
+        """Return what this start has printed; empty if the host cannot read its journal."""
+        try:
+            log = self.session.log(lines=_LOG_LINES, invocation_id=self.started().invocation_id)
+            return [line.text for line in log if not line.piece and line.engine]
+        except AgentError:
+            return []
 
     def _bench(self) -> Step:
         if self.proven:
@@ -220,7 +228,7 @@ class Steps:
             # The release's own key and endpoint count, whatever the inventory says by now.
             Target.of(self.session.service, self.endpoint),
             self.candidate.requested.bench,
-            on_event=lambda event: self.reporter.progress(describe_bench_event(event)),
+            on_event=self.reporter.bench,
             baseline=case.reference,
             again=case.again,
             slots=self.progress.in_effect.slots if self.progress.in_effect else 1,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from deployer.deploy import service_log
-from deployer.deploy.host_events import follow
 from deployer.deploy.launch_failure import log_tail
-from deployer.deploy.reporter import Reporter
+from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, CandidateRejected
 from deployer.records.answers import Started
@@ -44,7 +42,7 @@ def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> str:
 
 def explain_death(session: Session, started: Started, unit: UnitState, step: Step) -> Failure:
     """Return what the log says about a server that died after it was ready."""
-    lines = [entry.text for entry in service_log.entries(session, cursor=started.cursor) if not entry.piece]
+    lines = [entry.text for entry in session.log(cursor=started.cursor) if not entry.piece]
     cause = classify(lines, {"result": unit.result, "exec_code": unit.exec_code, "exec_status": unit.exec_status})
     return Failure(
         signature=cause.signature,

@@ -280,16 +280,7 @@ def _json(body: str) -> Any:
     return data if _shallow(data) else None
 
 
-def _shallow(value: Any) -> bool:
+def _shallow(value: Any, levels: int = _NESTING) -> bool:
     """Whether what a server answers is nested as an account of itself is, and not without end."""
-    level = [value]
-    for _ in range(_NESTING):
-        level = [
-            item
-            for one in level
-            if isinstance(one, dict | list)
-            for item in (one.values() if isinstance(one, dict) else one)
-        ]
-        if not level:
-            return True
-    return False
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_shallow(item, levels - 1) for item in items)

@@ -17,10 +17,9 @@ from typing import Any
 
 from deployer.config.fields import STALL_DEFAULTS
 from deployer.config.inventory import Deadlines
-from deployer.deploy.estimate import Estimate
 from deployer.deploy.generation import generate_once
 from deployer.deploy.launch_failure import explain, log_tail
-from deployer.deploy.load_progress import LoadProgress
+from deployer.deploy.launch_progress import Estimate, LoadProgress
 from deployer.errors import DeployerError
 from deployer.host.client import HostClient
 from deployer.records.answers import Started

@@ -6,7 +6,6 @@ import time
 from contextlib import closing, suppress
 from itertools import islice
 
-from deployer.deploy.service_log import entries
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, UsageError
 from deployer.inspect.history import history
@@ -126,11 +125,11 @@ def _journal(session: Session, invocation: str, origin: Origin) -> list[Line]:
     """Return what a run of the unit logged: all of it, or both ends of a long log, which ``origin`` then says."""
     if not invocation:
         return []
-    with closing(entries(session, invocation_id=invocation)) as log:
+    with closing(session.log(invocation_id=invocation)) as log:
         logged = list(islice(log, FIRST_LINES))
     if len(logged) == FIRST_LINES:
         last = logged[-1].t or 0.0
-        newest = list(entries(session, invocation_id=invocation, lines=NEWEST_LINES))
+        newest = list(session.log(invocation_id=invocation, lines=NEWEST_LINES))
         later = [entry for entry in newest if (entry.t or 0.0) > last]
         if later and len(later) == len(newest):
             origin["left_out"] = (
@@ -149,6 +148,6 @@ def _kernel(session: Session, since: float) -> list[Line]:
     before = max(0.0, min(since, time.time()) - _KERNEL_BEFORE)
     lines = []
     with suppress(AgentError):
-        for entry in entries(session, since=before, kernel=True):
+        for entry in session.log(since=before, kernel=True):
             lines.append(Line(0, entry.text, entry.t or 0.0, "kernel"))
     return lines

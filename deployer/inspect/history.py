@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deployer.deploy.service_log import entries
 from deployer.deploy.session import Session
 from deployer.errors import Refused
 from deployer.records.codec import encode
@@ -112,6 +111,6 @@ def log(session: Session, *, lines: int, follow: bool, release: int | None) -> I
         invocation = history(session.service.name, session.state()).numbered(release).invocation_id
         if not invocation:
             raise Refused(f"release {release} was never started, so it has no log")
-    for entry in entries(session, lines=lines, follow=follow, invocation_id=invocation):
+    for entry in session.log(lines=lines, follow=follow, invocation_id=invocation):
         if not entry.piece:  # the finished line of a progress bar is enough
             yield entry

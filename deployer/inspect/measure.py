@@ -10,7 +10,6 @@ from typing import Any
 from deployer.bench.comparison import Subject
 from deployer.bench.runner import Target, run_benchmark
 from deployer.deploy.gating import summary
-from deployer.deploy.host_events import describe_bench_event
 from deployer.deploy.plan import served_model_name
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
@@ -87,7 +86,7 @@ def measure(
             # The inventory may have changed since it was started.
             Target.of(service, endpoint, served),
             effective,
-            on_event=lambda event: reporter.progress(describe_bench_event(event)),
+            on_event=reporter.bench,
             baseline=store.bench(release),
             slots=running.in_effect.slots if running.in_effect else 1,
         )

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from deployer.config.profile import Profile
-from deployer.deploy.service_log import entries
 from deployer.deploy.session import Health, Session
 from deployer.deploy.verify import Verification, in_effect, server_info
 from deployer.errors import AgentError
@@ -117,7 +116,7 @@ def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = (
 def _lines(session: Session, state: ServiceState, newest: int) -> tuple[LogLine, ...]:
     if state.running is None or not state.unit.invocation_id:
         return ()
-    log = entries(session, lines=newest, invocation_id=state.unit.invocation_id)
+    log = session.log(lines=newest, invocation_id=state.unit.invocation_id)
     return tuple(line for line in log if not line.piece)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from deployer.config.inventory import Deadlines
-from deployer.deploy.estimate import Estimate
 from deployer.deploy.launch_failure import TAIL_LINES, log_tail
+from deployer.deploy.launch_progress import Estimate
 from deployer.deploy.wait import Wait, WaitResult, WaitUpdate
 from deployer.errors import ChannelLost
 from deployer.host.client import HostClient

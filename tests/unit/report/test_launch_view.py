@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deployer.deploy.estimate import Estimate
+from deployer.deploy.launch_progress import Estimate
 from deployer.deploy.wait import WaitUpdate
 from deployer.report.launch_view import LaunchView
 from deployer.sglang.log.launch import LaunchLog

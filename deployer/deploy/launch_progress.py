@@ -1,10 +1,12 @@
-"""How much of the checkpoint the server's processes have read. Pure."""
+"""How far a launch is: by an earlier one, and by what was read of the checkpoint. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deployer.records.events import ProcEvent
+from deployer.records.release import Release
 from deployer.sglang.log.launch import PHASES
 
 _LOAD = PHASES.index("load")
@@ -12,6 +14,33 @@ _LOAD = PHASES.index("load")
 _NOTHING = 0.01
 #: Memory that grew by this part of the checkpoint shows that weights arrive all the same.
 _ARRIVES = 0.05
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An earlier launch: its seconds by phase, and the release whose launch it was."""
+
+    seconds: Mapping[str, float]
+    release: str
+
+    def remaining(self, phase: str, elapsed: float) -> float:
+        """Return the seconds left after ``elapsed`` seconds of ``phase``."""
+        later = PHASES[PHASES.index(phase) + 1 :]
+        here = max(0.0, self.seconds.get(phase, 0.0) - elapsed)
+        return here + sum(self.seconds.get(name, 0.0) for name in later)
+
+
+def estimate(releases: Sequence[Release], profile: str) -> Estimate | None:
+    """Return the last launch of this profile that became ready, else of this service; None if there is none.
+
+    A launch that failed on its way says nothing about how long one takes.
+    """
+    ready = [item for item in releases if item.became_ready]
+    same = [item for item in ready if item.profile == profile]
+    if not ready:
+        return None
+    latest = (same or ready)[-1]
+    return Estimate({phase.name: phase.seconds for phase in latest.timeline}, latest.release)
 
 
 @dataclass
@@ -43,13 +72,6 @@ class LoadProgress:
             return False
         grown = _memory(self._now) - _memory(self._before)
         return self.read < _NOTHING * self.total and grown > _ARRIVES * self.total
-
-    @property
-    def fraction(self) -> float | None:
-        """The part of the checkpoint that was read, up to 1; None if that says nothing."""
-        if not self.total or self.cached or not self.read:
-            return None
-        return min(1.0, self.read / self.total)
 
 
 def _memory(figures: ProcEvent) -> int:
