@@ -24,6 +24,14 @@ from deployer.sglang.server.answers import Asked
 
 #: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.
 DECISIVE = frozenset({"ExecStart", "Type", "User", "Restart"})
+_OTHERWISE = (
+    "reads the unit differently than intended",
+    "if you use a template of your own, compare it with templates/sglang.service.j2",
+)
+_NO_ROOM = (
+    "cannot check the unit, as there is no room for temporary files",
+    "free some space in /tmp and /var/tmp on the host (`df -h`, `df -i`), then apply again",
+)
 
 
 def ask_engine(session: Session, release: Release, observed: HostState) -> Asked:
@@ -43,19 +51,12 @@ def validate(session: Session, release: Release, reporter: Reporter, observed: H
         for problem in probe_problems(session.client.probe(release.service, text), release.argv)
     ]
     if problems:
-        full = any("No space left on device" in text for text in problems)
+        what, remedy = _NO_ROOM if any("No space left on device" in text for text in problems) else _OTHERWISE
+        lines = "\n".join(f"  - {text}" for text in problems)
         raise ValidationRefused(
-            (
-                "the host's systemd cannot check the unit, as there is no room for temporary files"
-                if full
-                else "the host's systemd reads the unit differently than intended"
-            )
-            + "; nothing was changed:\n"
-            + "\n".join(f"  - {text}" for text in problems),
+            f"the host's systemd {what}; nothing was changed:\n{lines}",
             phase=Step.VALIDATE,
-            remedy="free some space in /tmp and /var/tmp on the host (`df -h`, `df -i`), then apply again"
-            if full
-            else "if you use a template of your own, compare it with templates/sglang.service.j2",
+            remedy=remedy,
             detail={"problems": problems},
         )
     same = f"systemd reads back the same {len(release.argv)} arguments"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from deployer.errors import AgentError, ConfigError
 from deployer.host.client import HostClient
-from deployer.records.effect import ArgumentInEffect, Computed, InEffect
+from deployer.records.effect import ArgumentInEffect, InEffect
 from deployer.records.endpoint import Endpoint, serves
 from deployer.records.release import Release
 from deployer.sglang.flags.versions import defaults
@@ -35,15 +36,13 @@ _NESTING = 64
 class Verification:
     """The result of verification. ``problems`` are sentences; it is ``ok`` if there are none.
 
-    ``effective`` is the whole configuration in force, ``checks`` the comparison with what was requested, ``defaults``
-    the arguments that nobody requested: all without secrets. ``allowed`` are the arguments that may differ.
+    ``effective`` is the whole configuration in force, ``in_effect`` the comparison with what was requested, both
+    without secrets. ``allowed`` are the arguments that may differ.
     """
 
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
     effective: dict[str, Any] = field(default_factory=dict)
-    checks: tuple[ArgumentInEffect, ...] = ()
-    defaults: tuple[ArgumentInEffect, ...] = ()
-    computed: Computed | None = None
+    in_effect: InEffect = field(default_factory=InEffect)
     allowed: frozenset[str] = frozenset()
 
     @property
@@ -52,24 +51,10 @@ class Verification:
         return not self.problems
 
     @property
-    def differences(self) -> tuple[ArgumentInEffect, ...]:
-        """Requested arguments that are in force with another value."""
-        return tuple(check for check in self.checks if check.verdict == "changed")
-
-    @property
-    def equal(self) -> int:
-        """How many requested arguments are in force as they were requested."""
-        return sum(check.verdict == "equal" for check in self.checks)
-
-    @property
     def refused(self) -> tuple[ArgumentInEffect, ...]:
         """The differences that the profile does not allow."""
-        return tuple(check for check in self.differences if not self.allowed.intersection(aliases(check.argument)))
-
-    @property
-    def unverified(self) -> tuple[str, ...]:
-        """Requested arguments that this version's server information does not show."""
-        return tuple(check.argument for check in self.checks if check.verdict == "missing")
+        changed = self.in_effect.changed
+        return tuple(check for check in changed if not self.allowed.intersection(aliases(check.argument)))
 
     @property
     def remedy(self) -> str:
@@ -84,30 +69,21 @@ class Verification:
 
     def sentence(self) -> str:
         """The result in one line."""
-        text = f"our process answers; {self.equal} requested arguments are in effect"
-        if self.differences:
-            text += f", {len(self.differences)} changed as the profile allows"
-        return text + (f", {len(self.unverified)} not shown by this version" if self.unverified else "")
+        effect = self.in_effect
+        text = f"our process answers; {effect.equal} requested arguments are in effect"
+        if effect.changed:
+            text += f", {len(effect.changed)} changed as the profile allows"
+        return text + (f", {len(effect.missing)} not shown by this version" if effect.missing else "")
 
     def notes(self) -> list[str]:
         """What the operator should know beside the result: allowed changes, and what SGLang computed."""
-        notes = [_difference(check) for check in self.differences]
-        if self.unverified:
-            notes.append(f"not shown by this version of SGLang: {', '.join(self.unverified)}")
-        if self.computed is not None and (values := self.computed.sentences()):
+        effect = self.in_effect
+        notes = [_difference(check) for check in effect.changed]
+        if effect.missing:
+            notes.append(f"not shown by this version of SGLang: {', '.join(effect.missing)}")
+        if effect.computed is not None and (values := effect.computed.sentences()):
             notes.append(f"in effect: {'; '.join(values)}")
         return notes
-
-    @property
-    def in_effect(self) -> InEffect:
-        """What a release keeps of it."""
-        return InEffect(
-            computed=self.computed,
-            changed=self.differences,
-            missing=self.unverified,
-            equal=self.equal,
-            arguments=(*self.checks, *self.defaults),
-        )
 
 
 def verify(
@@ -130,7 +106,7 @@ def verify(
     """
     problems = _identity(client, endpoint, invocation_id)
     info, trouble = server_info(client, endpoint)
-    verification = Verification(())
+    verification = Verification()
     if info is None:
         problems.append(redact(trouble, endpoint.secrets))
     else:
@@ -152,24 +128,23 @@ def in_effect(
     lines: Sequence[str] = (),
 ) -> Verification:
     """Compare what a server says of itself, and its log, with what its release requested. Pure."""
-    requested = release.requested.arguments
+    requested, running = release.requested.arguments, release.sglang or info.get("version")
+    known: Mapping[str, Any] = {}
+    if running:
+        with suppress(ConfigError):  # of a version that is not known at all
+            known = defaults(str(running), learned)
+    checks = compare(requested, info, secrets, lines)
     return Verification(
-        problems=(),
         effective=redact(effective_arguments(info), secrets),
-        checks=tuple(compare(requested, info, secrets, lines)),
-        defaults=tuple(defaulted(requested, info, _defaults(release.sglang, learned, info), secrets, lines)),
-        computed=computed(info, lines),
+        in_effect=InEffect(
+            computed=computed(info, lines),
+            changed=tuple(check for check in checks if check.verdict == "changed"),
+            missing=tuple(check.argument for check in checks if check.verdict == "missing"),
+            equal=sum(check.verdict == "equal" for check in checks),
+            arguments=(*checks, *defaulted(requested, info, known, secrets, lines)),
+        ),
         allowed=frozenset(release.requested.allow_changed),
     )
-
-
-def _defaults(version: str | None, learned: Path | None, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the defaults of the version that runs; none if it is not known at all."""
-    running = version or info.get("version")
-    try:
-        return defaults(str(running), learned) if running else {}
-    except ConfigError:
-        return {}
 
 
 def _difference(check: ArgumentInEffect) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,7 @@ class HostView:
     """A host as it was observed, and what its SGLang answered about each profile, by name."""
 
     state: HostState | None = None
-    answers: dict[str, Asked] | None = None
-
-    def answer(self, profile: Profile) -> Asked | None:
-        return (self.answers or {}).get(profile.name)
+    answers: Mapping[str, Asked] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,11 +111,8 @@ class Checker:
 
     def examine(self, service: ServiceConfig, profile: Profile, host: HostView | None = None) -> CheckedProfile:
         """Return the findings about one profile on one service, and the rules that lacked a fact."""
-        state = host.state if host is not None else None
-        answer = host.answer(profile) if host is not None else None
-        version = self.version
-        if version is None and state is not None and state.engine is not None:
-            version = state.engine.sglang
+        state, answer = (host.state, host.answers.get(profile.name)) if host is not None else (None, None)
+        version = self.version or (state.engine.sglang if state is not None and state.engine is not None else None)
         facts = Facts.of(profile, service, self.inventory.host(service.host), version, self.learned)
         report = judge(facts if state is None else with_host(facts, state))
         if not report.blocking:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from deployer.bench.comparison import Comparison, Subject, compare, differences
 from deployer.bench.document import LARGEST, newer, read_document, read_json
@@ -19,6 +18,7 @@ from deployer.deploy.plan import grouped_arguments
 from deployer.deploy.session import Session
 from deployer.errors import ConfigError, Refused, UsageError
 from deployer.records.bench import About, BenchRun
+from deployer.records.codec import Record
 from deployer.records.release import OWN_VARIABLE, Release
 from deployer.records.verdict import Noise
 from deployer.units.text import comparable
@@ -91,8 +91,22 @@ class BenchStore:
         return Subject(title, (bench,), (release.release,), self.describe([release]))
 
     def describe(self, releases: Sequence[Release]) -> About:
-        """Return what is known of a subject made of these releases."""
-        return about(releases, self.host, self.gpus)
+        """Return what is known of a subject made of these releases; from the first one if they differ."""
+        first = releases[0]
+        return About(
+            releases=tuple(item.release for item in releases),
+            profile=first.profile,
+            created=first.created,
+            sglang=first.sglang,
+            model=first.model,
+            argv=first.argv,
+            environment=first.environment,
+            timeline=first.timeline or None,
+            verdict=first.verdict_text,
+            never_live=tuple(_never_live(item) for item in releases if not item.was_live),
+            host=self.host,
+            gpus=tuple(self.gpus),
+        )
 
     def _named(self, word: str) -> Release | None:
         names = ((str(item.number), f"{item.number:04d}", item.release) for item in self.releases)
@@ -115,25 +129,6 @@ class BenchStore:
         names = tuple(item.release for item in releases)
         title = names[0] if len(names) == 1 else f"{profile} ({len(names)} starts)"
         return Subject(title, benches, names, self.describe(releases))
-
-
-def about(releases: Sequence[Release], host: str | None = None, gpus: Sequence[str] = ()) -> About:
-    """Return what is known of a subject from its releases; from the first one if they differ."""
-    first = releases[0]
-    return About(
-        releases=tuple(item.release for item in releases),
-        profile=first.profile,
-        created=first.created,
-        sglang=first.sglang,
-        model=first.model,
-        argv=first.argv,
-        environment=first.environment,
-        timeline=first.timeline or None,
-        verdict=first.verdict_text,
-        never_live=tuple(_never_live(item) for item in releases if not item.was_live),
-        host=host,
-        gpus=tuple(gpus),
-    )
 
 
 def _never_live(release: Release) -> str:
@@ -235,15 +230,11 @@ def _with_folder(subject: Subject, among: Sequence[Subject]) -> Subject:
 
 
 @dataclass(frozen=True)
-class DifferentArgument:
+class DifferentArgument(Record):
     """An argument or variable and its value in each subject, None if the subject does not set it."""
 
     name: str
     values: Mapping[str, str | None]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return its part of the document of ``compare --json``."""
-        return {"name": self.name, "values": dict(self.values)}
 
 
 def different_arguments(compared: Sequence[Subject]) -> list[DifferentArgument]:

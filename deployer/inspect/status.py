@@ -12,6 +12,9 @@ from deployer.records.codec import encode
 from deployer.records.endpoint import unit_name
 from deployer.records.host import HostState, Lease, ServiceState
 
+#: What is shown of a GPU.
+_GPU = ("index", "name", "memory_used", "memory_total", "utilization", "power_w", "power_limit_w")
+
 
 @dataclass(frozen=True)
 class StatusReport:
@@ -46,80 +49,54 @@ class StatusReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the document of ``status --json`` (docs/cli.md)."""
-        state, unit, lease, change = self.state, self.state.unit, self.lease, self.state.transition
+        state, lease, change = self.state, self.lease, self.state.transition
+        release, candidate = state.live_release, state.candidate
         entry = {
             "host": self.host,
-            "live": _live(state),
-            "candidate": _candidate(state),
+            "live": state.live
+            and {
+                "release": state.live.release,
+                "profile": release.profile if release else None,
+                "since": release.promoted if release else None,
+                "sglang": release.sglang if release else None,
+                "bench": encode(release.bench_summary) if release else None,
+                "verdict": release.verdict_text if release else None,
+                "in_effect": encode(release.in_effect) if release else None,
+            },
+            "candidate": candidate
+            and {
+                "release": candidate.release,
+                "profile": tried.profile if (tried := state.release(candidate.release)) else None,
+            },
             "transition": change
             and {
                 "from": change.from_,
-                "to": change.to,
-                "profile": change.profile,
-                "step": change.step,
+                **_part(change, "to", "profile", "step", "grace"),
                 "seconds": round(self.changing_for, 1),
-                "grace": change.grace,
             },
             "unit": {
                 "name": unit_name(self.service),
-                "active": unit.active,
-                "sub": unit.sub,
-                "result": unit.result,
-                "restarts": unit.restarts,
-                "since": unit.active_since,
+                **_part(state.unit, "active", "sub", "result", "restarts"),
+                "since": state.unit.active_since,
                 "running": state.running_name,
             },
-            "health": {
-                "ok": self.health.ok,
-                "status": self.health.status,
-                "seconds": round(self.health.seconds, 3),
-            },
+            "health": {**_part(self.health, "ok", "status"), "seconds": round(self.health.seconds, 3)},
             "lease": lease
             and {
                 "owner": str(lease.owner),
-                "service": lease.service,
-                "reason": lease.reason,
+                **_part(lease, "service", "reason"),
                 "since": lease.acquired,
                 "expires_in": round(lease.expires_in, 1),
             },
             "guard": state.guard.active,
             "drift": list(self.drift),
-            "gpus": [
-                {
-                    "index": gpu.index,
-                    "name": gpu.name,
-                    "memory_used": gpu.memory_used,
-                    "memory_total": gpu.memory_total,
-                    "utilization": gpu.utilization,
-                    "power_w": gpu.power_w,
-                    "power_limit_w": gpu.power_limit_w,
-                }
-                for gpu in self.observed.gpus or ()
-            ],
+            "gpus": [_part(gpu, *_GPU) for gpu in self.observed.gpus or ()],
         }
         return {"service": self.service, "hosts": [entry], "ok": self.ok}
 
 
-def _live(state: ServiceState) -> dict[str, Any] | None:
-    if state.live is None:
-        return None
-    release = state.live_release
-    return {
-        "release": state.live.release,
-        "profile": release.profile if release else None,
-        "since": release.promoted if release else None,
-        "sglang": release.sglang if release else None,
-        "bench": encode(release.bench_summary) if release else None,
-        "verdict": release.verdict_text if release else None,
-        "in_effect": encode(release.in_effect) if release else None,
-    }
-
-
-def _candidate(state: ServiceState) -> dict[str, Any] | None:
-    if state.candidate is None:
-        return None
-    release = state.release(state.candidate.release)
-    return {"release": state.candidate.release, "profile": release.profile if release else None}
+def _part(record: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def status(session: Session) -> StatusReport:

@@ -122,11 +122,12 @@ def _lines(session: Session, state: ServiceState, newest: int) -> tuple[LogLine,
 
 def _completed(verification: Verification, release: Release) -> Verification:
     """Return it with what the log no longer shows (the start is long ago) as it was when the release was verified."""
-    now, before = verification.computed, release.in_effect and release.in_effect.computed
+    now, before = verification.in_effect.computed, release.in_effect and release.in_effect.computed
     if now is None or before is None:
         return verification
     known = {name: value for name, value in now.as_json().items() if value is not None}
-    return replace(verification, computed=Computed.from_json({**before.as_json(), **known}))
+    computed = Computed.from_json({**before.as_json(), **known})
+    return replace(verification, in_effect=replace(verification.in_effect, computed=computed))
 
 
 def _loads(request: Callable[[], str | None], ends: float) -> Iterator[Load]:

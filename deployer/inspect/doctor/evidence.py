@@ -35,7 +35,7 @@ REQUESTS = (
 )
 #: Differences between two releases that concern the micro-batch cap alone.
 _CAP = {"pp_max_micro_batch_size", "max_micro_batch_size", "cuda_graph_max_bs", "cuda_graph_max_bs_decode"}
-NOT_VERIFIED = Verification(())
+NOT_VERIFIED = Verification()
 NOT_SAMPLED = Sampled()
 _FIRED_UP = "The server is fired up and ready to roll"
 
@@ -106,7 +106,7 @@ class Evidence:
     @property
     def computed(self) -> Computed:
         """What SGLang made of its arguments."""
-        return self.verification.computed or Computed()
+        return self.verification.in_effect.computed or Computed()
 
     def argument(self, name: str) -> Any:
         """Return the value that an argument has in the server."""
@@ -123,21 +123,6 @@ class Evidence:
     def depth(self) -> int:
         """Micro-batches in flight beyond the stages."""
         return _count(self.argument("pp_async_batch_depth"), 0)
-
-    @property
-    def slots(self) -> int:
-        """Micro-batches in turn; 1 without a pipeline."""
-        return self.computed.slots
-
-    @property
-    def cap(self) -> int | None:
-        """The most requests of a micro-batch, None if unknown."""
-        return self.computed.micro_batch_cap
-
-    @property
-    def graph_sizes(self) -> tuple[int, ...] | None:
-        """The batch sizes with a captured decode graph, None if unknown."""
-        return self.computed.graph_sizes
 
     @property
     def interval(self) -> int:
@@ -176,7 +161,7 @@ class Evidence:
     def running(self) -> int | None:
         """Requests that run in all. Under a pipeline no answer of SGLang has it: the open connections show it."""
         turns = [load.running for load in self.loads]
-        if self.slots == 1:
+        if self.computed.slots == 1:
             return round(median(turns)) if turns else None
         if self.sampled.connections is None:
             return None

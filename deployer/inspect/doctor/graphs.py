@@ -11,10 +11,11 @@ THEME = Theme("CUDA graphs")
 
 @THEME.symptom("graphs-off")
 def graphs_off(e: Evidence) -> Answer:
-    if e.graph_sizes is None:
+    sizes = e.computed.graph_sizes
+    if sizes is None:
         return Unclear("neither the server nor its log shows which graphs were captured")
-    if e.graph_sizes:
-        return Absent(f"{len(e.graph_sizes)} decode graphs, up to batches of {e.graph_sizes[-1]}")
+    if sizes:
+        return Absent(f"{len(sizes)} decode graphs, up to batches of {sizes[-1]}")
     if e.argument("device") == "cpu":
         return Absent("the engine runs on a CPU, which has none")
     argv = e.state.running.argv if e.state.running else ()
@@ -39,7 +40,7 @@ def graphs_off(e: Evidence) -> Answer:
 
 @THEME.symptom("graph-too-small")
 def graph_too_small(e: Evidence) -> Answer:
-    sizes, decodes = e.graph_sizes, e.batches.decodes
+    sizes, decodes = e.computed.graph_sizes, e.batches.decodes
     if not sizes or not decodes:
         return _no_graphs_or_no_lines(e)
     large = [batch.running for batch in e.batches.eager if batch.running > sizes[-1]]
@@ -55,7 +56,7 @@ def graph_too_small(e: Evidence) -> Answer:
 
 @THEME.symptom("graphs-unused")
 def graphs_unused(e: Evidence) -> Answer:
-    sizes, decodes = e.graph_sizes, e.batches.decodes
+    sizes, decodes = e.computed.graph_sizes, e.batches.decodes
     if not sizes or not decodes:
         return _no_graphs_or_no_lines(e)
     unused = [batch for batch in e.batches.eager if batch.running <= sizes[-1]]
@@ -69,7 +70,9 @@ def graphs_unused(e: Evidence) -> Answer:
 
 def _no_graphs_or_no_lines(e: Evidence) -> Unclear:
     return Unclear(
-        "no decode line in the last minutes" if e.graph_sizes else "no graphs were captured, or it is not known which"
+        "no decode line in the last minutes"
+        if e.computed.graph_sizes
+        else "no graphs were captured, or it is not known which"
     )
 
 
@@ -80,8 +83,8 @@ def _eager_share(e: Evidence) -> str:
 
 @THEME.symptom("graph-too-large")
 def graph_too_large(e: Evidence) -> Answer:
-    sizes, cap = e.graph_sizes, e.cap
-    if e.slots == 1 or not sizes or not cap:
+    sizes, cap = e.computed.graph_sizes, e.computed.micro_batch_cap
+    if e.computed.slots == 1 or not sizes or not cap:
         return Absent("no pipeline, or no graphs")
     beyond = [size for size in sizes if size > cap]
     # One size above the cap is needed if the cap itself has no graph.

@@ -58,22 +58,23 @@ def requests_wait(e: Evidence) -> Answer:
 
 @THEME.symptom("slot-is-not-total")
 def slot_is_not_total(e: Evidence) -> Answer:
-    if e.slots == 1:
+    if e.computed.slots == 1:
         return Absent("no pipeline: the log's #running-req is all that runs")
     if not e.batches.decodes:
         return _NO_DECODES
     total = "an unknown number of" if e.running is None else f"about {e.running}"
+    slots = e.computed.slots
     text = (
-        f"#running-req: {max(e.batches.sizes)} is one micro-batch of {e.slots} in turn, not a scheduler cap: {total} "
+        f"#running-req: {max(e.batches.sizes)} is one micro-batch of {slots} in turn, not a scheduler cap: {total} "
         f"requests run in all, {_number(e.waiting)} wait"
         + (f"; {e.computed.capacity} could run" if e.computed.capacity else "")
     )
-    cap = f"the cap of one is {e.cap or 'unknown'}"
-    evidence = [f"{e.slots} = {e.pp} stages + {e.depth} in flight beyond them; {cap}", *e.largest]
+    cap = f"the cap of one is {e.computed.micro_batch_cap or 'unknown'}"
+    evidence = [f"{slots} = {e.pp} stages + {e.depth} in flight beyond them; {cap}", *e.largest]
     if (mean := e.batches.mean_size) is not None:
         average = f"judging by the growth of #token, a micro-batch has {mean:.1f} requests on average"
         busy = round(e.running / mean) if e.running else 0
-        evidence.append(average + (f": about {min(busy, e.slots)} of {e.slots} hold requests" if busy else ""))
+        evidence.append(average + (f": about {min(busy, slots)} of {slots} hold requests" if busy else ""))
     evidence += _answers("running", [load.running for load in e.loads])
     if e.sampled.connections is not None:
         evidence.append(f"{e.sampled.connections:.0f} connections are open")
@@ -82,8 +83,8 @@ def slot_is_not_total(e: Evidence) -> Answer:
 
 @THEME.symptom("cap-is-no-limit")
 def cap_is_no_limit(e: Evidence) -> Answer:
-    cap = e.cap
-    if e.slots == 1 or cap is None:
+    cap, slots = e.computed.micro_batch_cap, e.computed.slots
+    if slots == 1 or cap is None:
         return Absent("no pipeline, so no micro-batch cap")
     if not e.batches.decodes:
         return _NO_DECODES
@@ -92,7 +93,7 @@ def cap_is_no_limit(e: Evidence) -> Answer:
         return Absent(f"the largest micro-batch had {largest} of {cap} requests")
     if e.waiting or e.batches.waiting_share > OFTEN:
         return Absent(f"micro-batches are full ({cap}) and requests wait: see requests-wait")
-    places = f"{e.slots} micro-batches of {cap}: {e.slots * cap} places"
+    places = f"{slots} micro-batches of {cap}: {slots * cap} places"
     evidence = [
         f"{places}, and at most {_number(e.computed.capacity)} requests at once",
         f"about {_number(e.running)} run, {e.waiting or 0} wait",
@@ -101,7 +102,7 @@ def cap_is_no_limit(e: Evidence) -> Answer:
 
     def roomy(profile: Profile) -> bool:
         size = profile.pipeline.max_micro_batch_size
-        return isinstance(size, int) and size > cap and profile.loop_size == e.slots
+        return isinstance(size, int) and size > cap and profile.loop_size == slots
 
     text = f"a micro-batch is full with {cap}, and no request waits for a place"
     measure = try_profile(e, f"[pipeline] max_micro_batch_size above {cap}", roomy)
@@ -123,7 +124,7 @@ def nothing_in_flight(e: Evidence) -> Answer:
         return Absent("no pipeline")
     if e.depth:
         return Absent(f"{e.depth} micro-batches in flight beyond {e.pp} stages")
-    evidence = [f"pp_size {e.pp}, pp_async_batch_depth 0: {e.slots} micro-batches in turn"]
+    evidence = [f"pp_size {e.pp}, pp_async_batch_depth 0: {e.computed.slots} micro-batches in turn"]
     if e.busy and (use := e.sampled.mean(lambda gpu: gpu.utilization)):
         evidence.append(f"GPU utilisation {span(use)} % while requests run")
 
@@ -139,9 +140,10 @@ def nothing_in_flight(e: Evidence) -> Answer:
 def log_hides_slots(e: Evidence) -> Answer:
     if not e.verification.effective:
         return _NO_ARGUMENTS
-    visible = visible_slots(e.interval, e.slots)
-    text = f"interval {e.interval}, {e.slots} micro-batches in turn: the log shows {visible}"
-    if visible >= e.slots:
+    slots = e.computed.slots
+    visible = visible_slots(e.interval, slots)
+    text = f"interval {e.interval}, {slots} micro-batches in turn: the log shows {visible}"
+    if visible >= slots:
         return Absent(text)
     evidence = [text]
     if e.batches.mean_size is not None and e.batches.sizes:

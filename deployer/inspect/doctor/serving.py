@@ -104,14 +104,14 @@ def drift(e: Evidence) -> Answer:
 
 @THEME.symptom("argument-changed")
 def argument_changed(e: Evidence) -> Answer:
-    arguments = e.verification.checks
-    if not arguments:
+    effect = e.verification.in_effect
+    requested = effect.equal + len(effect.changed) + len(effect.missing)
+    if not requested:
         return Unclear("the server does not report its arguments, or the release does not record what it requested")
     if changed := e.verification.refused:
         evidence = (f"{it.argument}: requested {it.requested!r}, is {it.effective!r}" for it in changed)
-        return Present(f"{len(changed)} of {len(arguments)} arguments", tuple(evidence))
-    equal = f"{e.verification.equal} of {len(arguments)} arguments"
-    return Absent(f"{equal} of {e.release} are in effect as requested")
+        return Present(f"{len(changed)} of {requested} arguments", tuple(evidence))
+    return Absent(f"{effect.equal} of {requested} arguments of {e.release} are in effect as requested")
 
 
 @THEME.symptom("idle")

@@ -76,10 +76,18 @@ def only(found: Verification) -> str:
     return problem
 
 
+def requested_verdicts(found: Verification) -> list[str]:
+    return [item.verdict for item in found.in_effect.arguments if item.verdict != "defaulted"]
+
+
+def by_default(found: Verification) -> list[str]:
+    return [item.argument for item in found.in_effect.arguments if item.verdict == "defaulted"]
+
+
 def test_what_was_started_is_what_answers() -> None:
     found = check(Box(), api_key="sk-secret-1")
     assert found.ok
-    assert [item.verdict for item in found.checks] == ["equal", "equal"]
+    assert requested_verdicts(found) == ["equal", "equal"]
     assert found.effective["tp_size"] == 8
     assert "sk-secret-1" not in json.dumps(found.effective)
 
@@ -116,8 +124,8 @@ def test_nobody_on_the_address() -> None:
 def test_changed_arguments_are_problems_and_hidden_ones_are_named() -> None:
     found = check(Box(), requested={"tp_size": 4, "pp_size": 2})
     assert only(found) == "tp_size is 8 in the running server; the profile requested 4"
-    assert [item.argument for item in found.differences] == ["tp_size"]
-    assert found.unverified == ("pp_size",)
+    assert [item.argument for item in found.in_effect.changed] == ["tp_size"]
+    assert found.in_effect.missing == ("pp_size",)
 
 
 def test_a_change_that_the_profile_allows_is_told_and_no_problem() -> None:
@@ -148,8 +156,8 @@ def test_what_is_not_shown_is_said() -> None:
 
 def test_defaults_of_the_version_are_kept_where_it_is_known() -> None:
     pages = {"/server_info": (200, json.dumps({**INFO, "version": "0.5.12.post1", "page_size": 1}))}
-    assert [item.argument for item in check(Box(pages=pages)).defaults] == ["api_key", "page_size"]
-    assert not check(Box(), version="nonsense").defaults
+    assert by_default(check(Box(pages=pages))) == ["api_key", "page_size"]
+    assert not by_default(check(Box(), version="nonsense"))
 
 
 def test_older_servers_have_another_path() -> None:

@@ -9,7 +9,7 @@ from deployer.config.profile import Profile
 from deployer.deploy.session import Health
 from deployer.deploy.verify import Verification
 from deployer.inspect.doctor.evidence import Evidence, Load
-from deployer.records.effect import ArgumentInEffect, Computed
+from deployer.records.effect import ArgumentInEffect, Computed, InEffect
 from deployer.records.events import LogLine
 from deployer.records.hardware import GpuProcess
 from deployer.records.host import HostState, Lease, ServiceState
@@ -194,6 +194,13 @@ def evidence(**changes: Any) -> Evidence:
         "allowed": frozenset(),
     }
     effect = {name: changes.pop(name, value) for name, value in effect.items()}
+    checks = effect.pop("checks")
+    effect["in_effect"] = InEffect(
+        computed=effect.pop("computed"),
+        changed=tuple(check for check in checks if check.verdict == "changed"),
+        equal=sum(check.verdict == "equal" for check in checks),
+        arguments=checks,
+    )
     fields: dict[str, Any] = {
         "service": "kimi",
         "host": "box",
