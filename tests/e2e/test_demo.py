@@ -27,7 +27,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder.rmdir()
 
 
-@pytest.mark.alone
 @pytest.mark.usefixtures("elsewhere")
 def test_make_demo_tells_the_whole_story_and_again_on_the_same_host() -> None:
     one_right(tell_the_whole_story)
