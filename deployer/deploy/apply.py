@@ -5,14 +5,14 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
 from deployer.deploy.engine_preflight import ENGINE_REMEDY, engine_complaint, engine_notes
-from deployer.deploy.facts import observed_facts
+from deployer.deploy.facts import with_host
 from deployer.deploy.outcomes import EXIT_CODES
 from deployer.deploy.plan import make_plan
 from deployer.deploy.preflight import notes, objections
@@ -28,7 +28,7 @@ from deployer.records.outcome import Objection, Outcome, Plan
 from deployer.records.release import ModelRef, Release, Requested
 from deployer.records.step import RESUMABLE, Step
 from deployer.records.verdict import Verdict
-from deployer.sglang.rules import Finding, Severity, judge
+from deployer.sglang.rules import Facts, judge
 from deployer.text import count_of
 from deployer.units.bundle import Bundle, build_bundle
 
@@ -82,13 +82,14 @@ def prepare(session: Session, profile: Profile, observed: HostState, probe: Heal
     service, host = session.service, session.host_config
     release, bundle = render_release(session, profile, observed)
     state = observed.services[service.name]
-    findings = judge(observed_facts(profile, service, host, observed, session.learned)).findings
+    facts = Facts.of(profile, service, host, release.sglang, session.learned)
+    findings = judge(with_host(facts, observed)).findings
     return Preview(
         release,
         bundle.files,
         make_plan(state, release, healthy=probe.result(state).ok),
         tuple(objections(observed, host, service, release, findings)),
-        (*notes(observed, service), *bundle.notes, *warnings(findings)),
+        (*bundle.notes, *notes(observed, service, findings)),
     )
 
 
@@ -132,11 +133,6 @@ def render_release(session: Session, profile: Profile, observed: HostState) -> t
         candidate=bundle.candidate,
     )
     return release, bundle
-
-
-def warnings(findings: Iterable[Finding]) -> list[str]:
-    """Return the warnings among findings as notes on a plan."""
-    return [f"{item} ({item.remedy})" for item in findings if item.severity is Severity.WARNING]
 
 
 def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:

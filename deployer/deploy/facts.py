@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.config.profile import Profile
+from deployer.config.inventory import ServiceConfig
 from deployer.records.hardware import Gpu
 from deployer.records.host import HostState
 from deployer.sglang.rules import Facts, GpuFacts, HostFacts, model_shape
 from deployer.sglang.rules.shape import overridden
-
-
-def observed_facts(
-    profile: Profile,
-    service: ServiceConfig,
-    host: HostConfig,
-    observed: HostState,
-    learned: Path | None = None,
-) -> Facts:
-    """Return the facts about a profile on a host that was observed, with the SGLang version that is installed there.
-
-    ``learned`` is the folder of the site's own flag tables. Raise ConfigError if the version has no flag table.
-    """
-    version = observed.engine.sglang if observed.engine else None
-    return with_host(Facts.of(profile, service, host, version, learned), observed)
 
 
 def with_host(facts: Facts, observed: HostState) -> Facts:

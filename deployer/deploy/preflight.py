@@ -208,10 +208,12 @@ def _disk(observed: HostState, host: HostConfig) -> Iterator[Objection]:
         )
 
 
-def notes(observed: HostState, service: ServiceConfig) -> list[str]:
-    """Return what is worth knowing without being an objection."""
+def notes(observed: HostState, service: ServiceConfig, findings: Iterable[Finding] = ()) -> list[str]:
+    """Return what is worth knowing without being an objection, warnings among the rules' ``findings`` included."""
     shadows = observed.services[service.name].shadows
-    drop_ins = [f"a drop-in changes the unit: {path}" for path in shadows if path.endswith(".conf")]
-    if service.model.startswith("/"):
-        return drop_ins
-    return [f"{service.model} is a hub id: SGLang will download it to the host before it loads", *drop_ins]
+    hub = f"{service.model} is a hub id: SGLang will download it to the host before it loads"
+    return [
+        *(() if service.model.startswith("/") else (hub,)),
+        *(f"a drop-in changes the unit: {path}" for path in shadows if path.endswith(".conf")),
+        *(f"{item} ({item.remedy})" for item in findings if item.severity is Severity.WARNING),
+    ]

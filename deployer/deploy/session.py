@@ -34,7 +34,6 @@ from deployer.records.endpoint import Endpoint, serves, unit_name
 from deployer.records.events import LogLine
 from deployer.records.host import HostState, Owner, ServiceState
 from deployer.records.release import Release
-from deployer.sglang.server.info import redact
 
 Connector = Callable[[HostConfig], Host]
 
@@ -174,6 +173,8 @@ class Session:
 
     def log(self, **part: Unpack[JournalPart]) -> Generator[LogLine, None, None]:
         """Yield the service's journal (see `HostClient.journal`), with secrets taken out."""
+        from deployer.sglang.server.info import redact  # most commands read no log
+
         state = self.state()
         names = {item.release for item in state.releases if item.state in ("live", "candidate")}
         secrets = [key for name in {*names, state.running_name} if (key := self.api_key(name))]

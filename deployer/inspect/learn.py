@@ -15,6 +15,7 @@ from deployer.config.secrets import Secret
 from deployer.deploy.engine_preflight import Unanswered, run_program
 from deployer.errors import ConfigError, HostError
 from deployer.host.client import HostClient
+from deployer.records.codec import Record
 from deployer.sglang.flags.versions import (
     SCHEMA,
     FlagTable,
@@ -120,23 +121,14 @@ def _environment(service: ServiceConfig) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class KnownTable:
-    """A version whose flags are known. ``path`` is the learned table's file, None for a shipped one."""
+class KnownTable(Record):
+    """A version whose flags are known, as ``sglang versions --json`` shows it; ``path`` is a learned table's file."""
 
     version: str
     flags: int
-    path: Path | None
+    learned: bool
+    path: str | None
     choices: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return its part of the document of ``sglang versions --json`` (docs/cli.md)."""
-        return {
-            "version": self.version,
-            "flags": self.flags,
-            "learned": self.path is not None,
-            "path": str(self.path) if self.path else None,
-            "choices": self.choices,
-        }
 
 
 def tables(folder: Path | None) -> list[KnownTable]:
@@ -145,6 +137,6 @@ def tables(folder: Path | None) -> list[KnownTable]:
     for known in known_tables(folder):
         table = flag_table(known.version.text, folder)
         choices = "complete" if table.complete else "perhaps incomplete"
-        path = known.path if known.learned else None
-        rows.append(KnownTable(str(known.version), len(table.flags), path, choices))
+        path = str(known.path) if known.learned else None
+        rows.append(KnownTable(str(known.version), len(table.flags), known.learned, path, choices))
     return rows

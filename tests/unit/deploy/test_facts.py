@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from deployer.config.inventory import load_inventory
+from deployer.config.inventory import HostConfig, ServiceConfig, load_inventory
 from deployer.config.profile import Profile, load_profile, profile_folders, profile_names
-from deployer.deploy.apply import warnings
-from deployer.deploy.facts import host_facts, observed_facts
-from deployer.deploy.preflight import objections
+from deployer.deploy.facts import host_facts, with_host
+from deployer.deploy.preflight import notes, objections
 from deployer.records.hardware import EngineFacts, Gpu, ModelFacts
 from deployer.records.host import HostState
 from deployer.resources import shipped
@@ -38,6 +37,11 @@ def practice_host(**changes: Any) -> HostState:
 
 def profile(name: str) -> Profile:
     return load_profile(name, profile_folders())
+
+
+def observed_facts(profile: Profile, service: ServiceConfig, host: HostConfig, observed: HostState) -> Facts:
+    version = observed.engine.sglang if observed.engine else None
+    return with_host(Facts.of(profile, service, host, version), observed)
 
 
 @pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.stem)
@@ -95,7 +99,7 @@ def test_errors_become_objections_and_warnings_remarks() -> None:
     assert objection.code == "weights-fit"
     assert "GiB of weights on each of 2 GPUs" in objection.message
     pipeline = judge(observed_facts(profile("pp8"), service, host, practice_host())).findings
-    said = warnings(pipeline)
+    said = notes(practice_host(), service, pipeline)
     assert any(text.startswith("warning graphs-off: cuda_graph.enabled") for text in said)
     assert any("mla-default-pp" in text for text in said)
 
