@@ -141,7 +141,7 @@ def table(found: Sequence[Cell]) -> str:
     for key in dict.fromkeys((cell.condition, cell.baseline) for cell in found):
         row = [cell for cell in found if (cell.condition, cell.baseline) == key]
         shares = " | ".join(
-            f"{100 * cell.fail:.1f} / {100 * cell.inconclusive:.1f} / {100 * cell.passed:.1f}" for cell in row
+            f"{100 * cell.fail:.1f}/{100 * cell.inconclusive:.0f}/{100 * cell.passed:.0f}" for cell in row
         )
         rows.append(f"| {key[0]} | {key[1]} | {shares} |")
     return "\n".join(rows) + "\n"

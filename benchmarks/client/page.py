@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 BEGIN, END = "<!-- bench-client: begin -->", "<!-- bench-client: end -->"
 OURS, LEAST = "deployer", "Protocol by hand"
-LOOPS = ("", ", asyncio's loop")  # as the names of the clients end
+LOOPS = ("", " (asyncio)")  # as the names of the clients end
 OTHERS = ("sglang.bench_serving", "guidellm", "aiperf")
 #: The aims. Milliseconds by level, seconds, and how many times the least client's processor time.
 TTFT_MS = {1: 2.0, 8: 2.0, 64: 2.0, 256: 5.0}
@@ -164,7 +164,8 @@ def tables(found: Figures) -> str:
         if (tool, level) not in found.cpu:
             return "-"
         low, high = found.cpu_range[tool, level]
-        return f"{found.cpu[tool, level]:.3f}" + f" ({low:.3f}-{high:.3f})" * (found.runs[tool] > 1)
+        spread = f" ({1000 * low:.0f}-{1000 * high:.0f})" * (found.runs[tool] > 1)
+        return f"{1000 * found.cpu[tool, level]:.0f}{spread}"
 
     def rate_of(tool: str, on: str) -> str:
         rate, limited = found.rates.get((tool, on), (None, False))
@@ -186,7 +187,7 @@ def tables(found: Figures) -> str:
                 for apart in ["; ".join(f"{tool} {ttft:.2f} / {itl:.2f}" for tool, (ttft, itl) in found.apart.items())]
                 if apart
             ),
-            "Processor time of all the client's processes while there is load, in ms a token"
+            "Processor time of all the client's processes while there is load, in µs a token"
             + " (lowest-highest run)" * bool(found.apart)
             + ":\n",
             rows(heads, [[tool, *(cpu_of(tool, level) for level in levels)] for tool in found.tools]),
@@ -336,10 +337,7 @@ def block(documents: Sequence[Json]) -> str:
     )
     failures = [text for document in documents for text in document.get("failures", [])]
     failed = "".join(f"* no result: {text}\n" for text in dict.fromkeys(failures))
-    held = rows(
-        ["aim", "", "here"],
-        [[aim.text, "holds" if aim.held else "missed", aim.shown] for aim in aims(found)],
-    )
+    held = "".join(f"* **{'holds' if aim.held else 'missed'}**: {aim.text}: {aim.shown}\n" for aim in aims(found))
     return f"{head}\n{tables(found)}\n{held}" + (f"\n{failed}" if failed else "")
 
 

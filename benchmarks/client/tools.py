@@ -165,14 +165,14 @@ TOOLS = (
     Tool("guidellm", "guidellm", _guidellm, results.of_guidellm, 2000),
     Tool("aiperf", "aiperf", _aiperf, results.of_aiperf, 4000),
     Tool(
-        "Protocol by hand, asyncio's loop",
+        "Protocol by hand (asyncio)",
         "deployer",
         _on_asyncio(_protocol),
         results.of_protocol,
         5000,
     ),
     Tool(
-        "deployer, asyncio's loop",
+        "deployer (asyncio)",
         "deployer",
         _on_asyncio(_deployer),
         results.of_deployer,

@@ -13,8 +13,6 @@ from deployer.host.agent.base import OPERATIONS
 from tests.paths import DOCS, ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests/README.md", *DOCS.glob("*.md")])
-#: Pages whose tables are still wider than a screen.
-WIDE = {"benchmark", "gate", "performance"}
 #: Folders of the repository: a path in backticks that begins with one has to exist.
 FOLDERS = (
     "benchmarks/",
@@ -76,8 +74,6 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_tables_fit_a_screen(page: Path) -> None:
-    if page.stem in WIDE:
-        pytest.skip("still wider")
     wide = [line for line in text(page).splitlines() if line.startswith("|") and len(line) > 100]
     assert not wide, f"{len(wide)} rows over 100 characters, the first: {wide[0]}"
 

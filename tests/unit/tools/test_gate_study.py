@@ -48,7 +48,7 @@ def test_the_page_keeps_its_promise() -> None:
     shares = [[float(number) for number in cell.split("/")] for cell in row[2:]]
     assert shares[0][0] < 1.0
     assert shares[3][0] > 95.0
-    assert all(abs(sum(cell) - 100) < 0.2 for cell in shares)
+    assert all(abs(sum(cell) - 100) <= 1.1 for cell in shares)  # two of three are whole numbers
 
 
 def test_the_study_asks_the_gate_itself() -> None:
