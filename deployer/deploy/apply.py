@@ -171,15 +171,14 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     try:
         reporter.step(Step.VALIDATE)
         validate(session, release, reporter, observed)
-        agreed = agrees(plan, reporter, consent)
+        refused = refusal(plan, release, reporter, consent)
+        agreed = refused is None
     finally:
         if not agreed:
             # Nothing refers to its folder, so it does not matter if the disk is full.
             with suppress(AgentError):
                 session.client.release_update(service.name, release.release, patch={"state": "abandoned"})
-    if not agreed:
-        return not_agreed(release, plan)
-    return Rollout(Steps(session, release, reporter, ask=consent.unclear)).run()
+    return refused or Rollout(Steps(session, release, reporter, ask=consent.unclear)).run()
 
 
 def take_up(
@@ -227,17 +226,12 @@ def _summary(plan: Plan) -> str:
 
 def preflight(against: Sequence[Objection], reporter: Reporter) -> None:
     """End the step if nothing speaks against the change. Raise PreflightRefused with all objections."""
-    if against:
-        raise preflight_error(against)
-    reporter.done("GPUs, port, engine, model and disk are fit")
-
-
-def preflight_error(against: Sequence[Objection]) -> PreflightRefused:
-    """Return all objections as one error."""
+    if not against:
+        reporter.done("GPUs, port, engine, model and disk are fit")
+        return
     lines = "\n".join(f"  - {item.message}\n    remedy: {item.remedy}" for item in against)
-    count = "one objection" if len(against) == 1 else f"{len(against)} objections"
-    return PreflightRefused(
-        f"the host is not fit for this profile ({count}); nothing was changed:\n{lines}",
+    raise PreflightRefused(
+        f"the host is not fit for this profile ({count_of(len(against), 'objection')}); nothing was changed:\n{lines}",
         phase=Step.PREFLIGHT,
         remedy="remove the objections and apply again",
         detail={"objections": [item.as_json() for item in against]},
@@ -250,24 +244,19 @@ def stage(session: Session, prepared: Preview, reporter: Reporter) -> None:
     try:
         path = session.client.stage(prepared.release, prepared.files, user=session.service.user)
     except AgentError as error:
-        if error.code != "no-user":
-            raise
-        remedy = f"create it, or correct services.{session.service.name}.user"
-        raise preflight_error([Objection("no-user", error.message, remedy)]) from error
+        if error.code == "no-user":
+            remedy = f"create it, or correct services.{session.service.name}.user"
+            preflight([Objection("no-user", error.message, remedy)], reporter)
+        raise
     reporter.done(path)
 
 
-def agrees(plan: Plan, reporter: Reporter, consent: Consent) -> bool:
-    """Ask for consent, and end the step if it is given."""
+def refusal(plan: Plan, release: Release, reporter: Reporter, consent: Consent) -> Outcome | None:
+    """Ask for consent and end the step if it is given; else return the outcome."""
     reporter.step(Step.CONSENT)
-    agreed = consent.given(plan)
-    if agreed:
+    if consent.given(plan):
         reporter.done("agreed" if plan.interrupts else "nothing live is interrupted")
-    return agreed
-
-
-def not_agreed(release: Release, plan: Plan) -> Outcome:
-    """Return the outcome of a change to which nobody consented."""
+        return None
     return Outcome(
         "refused",
         release.service,

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from deployer.deploy.apply import (
     Consent,
-    agrees,
-    not_agreed,
     preflight,
     read_release,
+    refusal,
     resume_transition,
     take_lease,
     take_up,
@@ -60,8 +59,8 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     preflight(objections(observed, session.host_config, service, release, measured=False), reporter)
     reporter.step(Step.VALIDATE)
     validate(session, release, reporter)
-    if not agrees(plan, reporter, consent):
-        return not_agreed(release, plan)
+    if refused := refusal(plan, release, reporter, consent):
+        return refused
     outcome = Rollout(Steps(session, release, reporter, proven=True)).run()
     if outcome.outcome != "live":
         return outcome

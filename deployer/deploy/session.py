@@ -186,21 +186,18 @@ class Session:
     # -- the lease ----------------------------------------------------------------------------------------------
 
     def acquire(self, *, wait: float = 0.0) -> None:
-        """Take the lease and keep it alive. Raise LeaseHeld if somebody else has it."""
-        self._grant = self._acquire(reclaim=False, wait=wait)
-        self._beat()
+        """Take the lease, or take ours back after a lost connection, and keep it alive.
 
-    def _acquire(self, *, reclaim: bool, wait: float = 0.0) -> LeaseGrant:
-        return self.client.lease_acquire(
+        Raise LeaseHeld if somebody else has it.
+        """
+        self._grant = self.client.lease_acquire(
             owner=Owner(getpass.getuser(), socket.gethostname(), os.getpid(), self.command),
             service=self.service.name,
             reason=self.command,
             ttl=self.service.deadlines.lease,
-            reclaim=self._grant if reclaim else None,
+            reclaim=self._grant,
             wait=wait,
         )
-
-    def _beat(self) -> None:
         self._heartbeat = Heartbeat(self.client, self.service.deadlines.lease)
         self._heartbeat.start()
 
@@ -244,8 +241,7 @@ class Session:
         self._drop()
         self.open()
         if self._grant is not None:
-            self._grant = self._acquire(reclaim=True, wait=2.0)
-            self._beat()
+            self.acquire(wait=2.0)
 
     def _drop(self) -> None:
         with contextlib.suppress(ChannelLost):  # it was lost already, which is why we are here

@@ -91,11 +91,6 @@ class WaitResult:
     failure: Failure | None
     state: LaunchState
 
-    @property
-    def ready(self) -> bool:
-        """Whether the server serves."""
-        return self.failure is None
-
 
 @dataclass
 class Wait:

@@ -44,7 +44,7 @@ def run(host: ScriptedHost, **options: Any) -> tuple[WaitResult, list[WaitUpdate
 
 
 def failure_of(result: WaitResult) -> Any:
-    assert not result.ready
+    assert result.failure is not None
     assert result.failure is not None
     return result.failure
 
@@ -59,7 +59,7 @@ def test_a_real_launch_becomes_ready_after_health_and_one_generation() -> None:
     ]
     host = ScriptedHost(sorted(events, key=lambda event: event["t"]))
     result, updates = run(host)
-    assert result.ready
+    assert result.failure is None
     assert result.failure is None
     assert [item.name for item in result.timeline][:3] == ["launch", "dist-init", "load"]
     assert result.timeline[-1].name == "ready"
@@ -94,7 +94,7 @@ def test_a_generation_is_tried_again_when_the_connection_fails() -> None:
             raise no_answer("reset")
         return {"status": 200, "headers": {}, "body": "{}", "seconds": 0.1}
 
-    assert run(ScriptedHost([unit(0.0), health(5.0, "200")], http=http))[0].ready
+    assert run(ScriptedHost([unit(0.0), health(5.0, "200")], http=http))[0].failure is None
 
 
 def test_servers_without_generate_are_asked_through_the_openai_path() -> None:
@@ -107,7 +107,7 @@ def test_servers_without_generate_are_asked_through_the_openai_path() -> None:
         }
 
     host = ScriptedHost([unit(0.0), health(5.0, "200")], http=http)
-    assert run(host, api_key="sk-very-secret")[0].ready
+    assert run(host, api_key="sk-very-secret")[0].failure is None
     assert [request["path"] for request in host.requests] == ["/generate", "/v1/completions"]
     assert host.requests[0]["headers"]["Authorization"] == "Bearer sk-very-secret"
 
@@ -118,7 +118,7 @@ def test_refused_connections_are_never_a_failure() -> None:
         *[event for t in range(1, 200) for event in (health(t, "refused"), proc(t, cpu_seconds=t))],
     ]
     host = ScriptedHost([*events, health(200.0, "200")])
-    assert run(host)[0].ready
+    assert run(host)[0].failure is None
 
 
 def test_the_unit_left_active() -> None:
