@@ -203,7 +203,7 @@ def engine_notes(asked: Asked, release: Release) -> list[str]:
     return notes
 
 
-def telling(asked: Asked, release: Release, learned: Path | None) -> Json:
+def kept_values(asked: Asked, release: Release, learned: Path | None) -> Json:
     """Return the resolved values to keep with a release: those requested, and those that are not the flag's default."""
     flags = {flag.info_name: flag.default for flag in flag_table(release.sglang, learned).flags}
     return {

@@ -59,8 +59,8 @@ def keep_evidence(
 ) -> None:
     """Write what happened into the release. A release that cannot be written must not stop the way back."""
     patch: dict[str, object] = {"failure": failure}
-    transition = session.state().transition
-    if transition is not None and transition.to == candidate.release and transition.invocation_id:
+    transition = session.state().transition_to(candidate.release)
+    if transition is not None and transition.invocation_id:
         patch["invocation_id"] = transition.invocation_id  # whose log `logs` and `diagnose` read
     if state is not None:
         patch |= {"state": state, "timeline": timeline or None}

@@ -100,15 +100,14 @@ class Rollout:
         state = self.session.state()
         if is_promoted(state, self.candidate.release):
             return Step.FINISH
-        transition = state.transition
-        ours = transition is not None and transition.to == self.candidate.release
-        if transition and ours and transition.step in RESUMABLE:
-            return Step(transition.step)
-        if transition and ours and transition.step != Step.RESTORE:
-            cause = f"the transition on the host is damaged: its step is {transition.step!r}"
-            raise CandidateRejected(Failure("damaged-transition", cause, self.step))
-        if transition is None and self.step is Step.TRANSITION:
+        if state.transition is None and self.step is Step.TRANSITION:
             return Step.TRANSITION
+        ours = state.transition_to(self.candidate.release)
+        if ours and ours.step in RESUMABLE:
+            return Step(ours.step)
+        if ours and ours.step != Step.RESTORE:
+            cause = f"the transition on the host is damaged: its step is {ours.step!r}"
+            raise CandidateRejected(Failure("damaged-transition", cause, self.step))
         live = state.live_name or "nothing"
         raise LeaseLost(f"while the connection was down the host's guard took over; {live} is live there now")
 
@@ -204,8 +203,7 @@ class Rollout:
 
     def _begun(self) -> bool:
         """Return whether the host knows of this change, so that leaving would leave a transition behind."""
-        transition = self.session.state().transition
-        return transition is not None and transition.to == self.candidate.release
+        return self.session.state().transition_to(self.candidate.release) is not None
 
     def _forget(self) -> None:
         """The transition could not even begin: the release was never tried."""

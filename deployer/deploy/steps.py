@@ -92,12 +92,13 @@ class Steps:
     def recall(self, step: Step) -> None:
         """Read from the host which release was live before, and what an earlier operator measured."""
         state = self.session.state()
-        if state.transition is None or state.transition.to != self.candidate.release:
+        transition = state.transition_to(self.candidate.release)
+        if transition is None:
             self.before = state.live_name
             return
-        self.before = state.transition.from_
+        self.before = transition.from_
         if step not in (Step.TRANSITION, Step.STOP):
-            self.progress.timeline = state.transition.timeline
+            self.progress.timeline = transition.timeline
             self.progress.phases = list(self.progress.timeline)
 
     def _transition(self) -> Step:

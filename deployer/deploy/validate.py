@@ -11,7 +11,7 @@ from deployer.deploy.engine_preflight import (
     ask_host,
     engine_complaint,
     engine_notes,
-    telling,
+    kept_values,
 )
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
@@ -75,7 +75,7 @@ def validate(session: Session, release: Release, reporter: Reporter, observed: H
             detail={"asked": answer.judgement()},
         )
     if answer.verdict == "accepted":
-        resolved = release.requested.as_json() | {"engine": telling(answer, release, session.learned)}
+        resolved = release.requested.as_json() | {"engine": kept_values(answer, release, session.learned)}
         session.client.release_update(release.service, release.release, patch={"resolved": resolved})
         same += f", SGLang {release.sglang} accepts them" + (" (cached answer)" if answer.cached else "")
     reporter.done(same)

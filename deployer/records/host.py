@@ -169,6 +169,10 @@ class ServiceState(Record):
         """Return a release by its name, None if there is none of that name."""
         return next((item for item in self.releases if item.release == name), None)
 
+    def transition_to(self, release: str) -> Transition | None:
+        """Return the transition under way if it is to that release, else None."""
+        return self.transition if self.transition is not None and self.transition.to == release else None
+
     @property
     def at_rest(self) -> bool:
         """Whether nothing of the service runs or is about to; a unit between two automatic restarts is about to."""

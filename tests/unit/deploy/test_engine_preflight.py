@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deployer.deploy.engine_preflight import KEPT, Question, ask_host, cache_folder, telling
+from deployer.deploy.engine_preflight import KEPT, Question, ask_host, cache_folder, kept_values
 from deployer.errors import AgentError, ChannelLost, ConfigError, HostError
 from deployer.host.client import HostClient
 from deployer.inspect.learn import learn, tables
@@ -227,7 +227,7 @@ def test_what_a_release_keeps_of_it() -> None:
         "pp_size": 1,
         "api_key": None,
     }
-    found = telling(Asked("accepted", None, (), resolved), release(), None)
+    found = kept_values(Asked("accepted", None, (), resolved), release(), None)
     assert found == {"tp_size": 8, "page_size": 64}
 
 

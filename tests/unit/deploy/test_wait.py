@@ -45,7 +45,6 @@ def run(host: ScriptedHost, **options: Any) -> tuple[WaitResult, list[WaitUpdate
 
 def failure_of(result: WaitResult) -> Any:
     assert result.failure is not None
-    assert result.failure is not None
     return result.failure
 
 
