@@ -31,9 +31,10 @@ from deployer.config.inventory import ServiceConfig
 from deployer.errors import AgentError, ConfigError, DeployerError, GateInconclusive
 from deployer.host import ship
 from deployer.host.client import HostClient
+from deployer.reach import WILDCARDS
 from deployer.records.bench import BenchRun, Budget
 from deployer.records.codec import BadRecord, Json
-from deployer.records.endpoint import WILDCARDS, Endpoint
+from deployer.records.endpoint import Endpoint
 
 OnEvent = Callable[[Json], None]
 #: Says, from the benchmark so far and the seconds of the budget that are left, which levels to measure once more.
@@ -67,7 +68,7 @@ class Target:
     def local_url(self) -> str:
         """Its address as seen on its host."""
         address = self.endpoint.address
-        return _url("127.0.0.1" if address in WILDCARDS else address, self.endpoint.port)
+        return _url("127.0.0.1" if not address or address in WILDCARDS else address, self.endpoint.port)
 
     @property
     def operator_url(self) -> str:
@@ -78,7 +79,7 @@ class Target:
         loopback = address == "localhost"
         with contextlib.suppress(ValueError):
             loopback = loopback or ipaddress.ip_address(address).is_loopback
-        if loopback or address in WILDCARDS:
+        if loopback or not address or address in WILDCARDS:
             raise ConfigError(
                 f"service {self.endpoint.service} binds to {address!r}, so its address as seen from here is unknown",
                 remedy="set `advertised` to the URL that clients use, or run the benchmark on the host "

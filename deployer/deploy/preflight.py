@@ -8,7 +8,8 @@ from deployer.bench.runner import Target, choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
-from deployer.records.endpoint import Endpoint, collides, unit_name
+from deployer.reach import collides, unit_name
+from deployer.records.endpoint import Endpoint
 from deployer.records.hardware import GpuProcess, Listener
 from deployer.records.host import HostState, ServiceState
 from deployer.records.outcome import Objection

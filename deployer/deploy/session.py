@@ -26,11 +26,12 @@ from deployer.errors import (
     LeaseLost,
 )
 from deployer.host.beside import Beside
-from deployer.host.client import HEALTH_TIMEOUT, HostClient, JournalPart, Limits
+from deployer.host.client import HostClient, JournalPart, Limits
 from deployer.host.heartbeat import Heartbeat
 from deployer.host.protocol import Host
+from deployer.reach import HEALTH_TIMEOUT, serves, unit_name
 from deployer.records.answers import LeaseGrant
-from deployer.records.endpoint import Endpoint, serves, unit_name
+from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine
 from deployer.records.host import HostState, Owner, ServiceState
 from deployer.records.release import Release

@@ -14,8 +14,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from deployer.errors import AgentError, ConfigError
 from deployer.host.client import HostClient
+from deployer.reach import serves
 from deployer.records.effect import ArgumentInEffect, InEffect
-from deployer.records.endpoint import Endpoint, serves
+from deployer.records.endpoint import Endpoint
 from deployer.records.release import Release
 from deployer.sglang.flags.versions import defaults
 from deployer.sglang.server.effect import computed

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 from deployer.errors import AgentError
 from deployer.host.protocol import Host
 from deployer.host.streams import Answer, Decoded, Event, Events, decoded, translated
+from deployer.reach import HEALTH_TIMEOUT
 from deployer.records.answers import (
     Converged,
     Hello,
@@ -31,8 +32,6 @@ from deployer.records.step import Step
 
 #: Seconds that an operation has which waits for the host's lock and for systemd.
 LONG = 150.0
-#: SGLang answers /health after at least 1 s and gives up on itself after 20 s.
-HEALTH_TIMEOUT = 22.0
 
 #: Keys of a transition that the host fills in.
 _WRITTEN_BY_THE_HOST = frozenset(
@@ -168,7 +167,7 @@ class HostClient:
         *,
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float = 25.0,
+        timeout: float = HEALTH_TIMEOUT,
     ) -> HttpAnswer:
         """Send one HTTP request to a server from its own host. Raise AgentError ``http`` if there is no answer."""
         args = {

@@ -8,8 +8,8 @@ from typing import Any
 
 from deployer.deploy.plan import lost_live
 from deployer.deploy.session import Health, HealthProbe, Session
+from deployer.reach import unit_name
 from deployer.records.codec import encode
-from deployer.records.endpoint import unit_name
 from deployer.records.host import HostState, Lease, ServiceState
 
 #: What is shown of a GPU.

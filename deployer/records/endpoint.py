@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Addresses that stand for every address of a host.
-WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
-
-
-def unit_name(service: str) -> str:
-    """Return the name of a service's systemd unit."""
-    return f"sglang-{service}.service"
-
-
-def serves(bound: str, address: str) -> bool:
-    """Return whether a socket that listens on ``bound`` answers connections to ``address``."""
-    return bound == address or bound in WILDCARDS or bound == f"::ffff:{address}"
-
-
-def collides(bound: str, address: str) -> bool:
-    """Return whether a socket that listens on ``bound`` keeps another from listening on ``address``."""
-    return serves(bound, address) or serves(address, bound)
+from deployer.reach import unit_name
 
 
 @dataclass(frozen=True, slots=True)

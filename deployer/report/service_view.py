@@ -13,8 +13,8 @@ from rich.text import Text
 
 from deployer.inspect.history import History, ReleaseReport
 from deployer.inspect.status import StatusReport
+from deployer.reach import unit_name
 from deployer.records.effect import InEffect
-from deployer.records.endpoint import unit_name
 from deployer.records.hardware import Gpu
 from deployer.records.release import Release
 from deployer.sglang.profile_list import ProfileRow

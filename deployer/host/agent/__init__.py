@@ -6,7 +6,7 @@ lines with it (the protocol of ``docs/architecture.md``). A transition leaves th
 runs it without any operator: ``guard SERVICE`` finishes a transition whose operator is gone, ``recover SERVICE`` tidies
 up after a power cut. It decides nothing that the operator's side could decide.
 
-The modules import only each other, downwards, and `deployer.metrics`, which travels with them. All that touches the
+The modules import only each other, downwards, and those of `SHARED`, which travel with them. All that touches the
 machine is a method of `machine.Machine`.
 """
 
@@ -15,6 +15,8 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+#: What they share with the operator's side: modules of `deployer` itself.
+SHARED = ("metrics", "reach")
 #: The modules, each after those it imports.
 MODULES = (
     ("base", "files", "procs", "machine", "gpus")  # what all use
@@ -54,7 +56,7 @@ sys.exit(load())
 def source() -> bytes:
     """Return the agent as one Python program."""
     folder = Path(__file__).parent
-    paths = {"deployer.metrics": folder.parents[1] / "metrics.py"}
+    paths = {f"deployer.{name}": folder.parents[1] / f"{name}.py" for name in SHARED}
     paths |= {f"deployer_agent.{name}": folder / f"{name}.py" for name in MODULES}
     lines = "".join(f"    ({name!r}, {path.read_text(encoding='utf-8')!r}),\n" for name, path in paths.items())
     head, _, tail = _LOADER.partition("\n\n\n")

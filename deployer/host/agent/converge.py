@@ -6,11 +6,12 @@ import os
 import time
 from typing import Any, Callable, List, Optional
 
+from deployer.reach import HEALTH_TIMEOUT, collides, reachable
+
 from .base import Call, Fail, Json, operation
 from .files import remove_file, set_aside, write_link
 from .lease import Session
-from .machine import HEALTH_TIMEOUT, is_down, is_up
-from .procs import collides, reachable
+from .machine import is_down, is_up
 from .releases import update_manifest
 from .service import TRANSITION, Service
 from .stop import STOP_TIMEOUT, stop_service

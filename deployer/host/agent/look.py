@@ -8,11 +8,13 @@ import socket
 import time
 from typing import List
 
+from deployer.reach import HEALTH_TIMEOUT
+
 from .base import SCHEMA, Call, Json, checked, operation, own_hash
 from .files import read_text
 from .gpus import Sampler, gpu_facts
 from .lease import Session, lease_view, read_lease
-from .machine import HEALTH_TIMEOUT, SMI_TIMEOUT
+from .machine import SMI_TIMEOUT
 from .service import Service, unit_file
 from .survey import engine_facts, model_facts
 

@@ -18,6 +18,8 @@ import threading
 import time
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
+from deployer.reach import HEALTH_TIMEOUT
+
 from .base import CHILD_ENV, Call, Fail, Json, kill_group
 from .files import Files, read_text
 from .procs import Processes
@@ -31,7 +33,6 @@ BUS_GONE = re.compile(
 SYNC_PATIENCE = 5.0  # seconds for journald to take what waits in its sockets
 SMI_TIMEOUT = 5.0  # seconds; a driver in trouble can keep nvidia-smi for ever
 SMI_LIMIT = 1 << 20  # bytes; one in trouble may print without end
-HEALTH_TIMEOUT = 25.0  # seconds for /health; the engine itself gives a silent scheduler 20
 #: What `unit_state` reports, besides timestamps, drop-ins and whether a reload is needed.
 NUMBERS = "NRestarts MainPID ExecMainStatus ExecMainCode"
 TEXTS = "ActiveState SubState Result InvocationID LoadState UnitFileState FragmentPath Restart"

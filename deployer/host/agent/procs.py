@@ -11,10 +11,11 @@ import time
 from functools import lru_cache
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from deployer.reach import serves
+
 from .base import Json
 from .files import read_text
 
-WILDCARDS = ("0.0.0.0", "::")
 LISTEN, ESTABLISHED = "0A", "01"
 
 
@@ -109,21 +110,6 @@ def sockets() -> Iterator[Socket]:
             fields = line.split()
             (address, _, port), peer = fields[1].partition(":"), fields[2].rpartition(":")[2]
             yield Socket(socket_address(address), int(port, 16), int(peer, 16), fields[3], fields[9])
-
-
-def serves(bound: str, address: str) -> bool:
-    """Return whether a socket that listens on ``bound`` answers connections to ``address``."""
-    return bound == address or bound in WILDCARDS or bound == "::ffff:" + address or "::ffff:" + bound == address
-
-
-def collides(bound: str, address: str) -> bool:
-    """Return whether a socket that listens on ``bound`` keeps another from listening on ``address``."""
-    return serves(bound, address) or serves(address, bound)
-
-
-def reachable(bound: str) -> str:
-    """The address to call for a socket that listens on ``bound``."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
 
 
 def table(path: str) -> Dict[str, int]:

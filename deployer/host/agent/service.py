@@ -6,11 +6,12 @@ import os
 import re
 from typing import Any, List, Optional
 
+from deployer.reach import unit_name
+
 from .base import Fail, Json, checked
 from .files import Shape, read_intact, read_json, read_text
 from .machine import Machine
 
-UNIT_NAME = "sglang-%s.service"
 NUMBER_OR_NONE = (int, float, type(None))
 TRANSITION: Shape = {
     "to": str,
@@ -47,7 +48,7 @@ class Service:
 
     def __init__(self, machine: Machine, name: Any) -> None:
         self.machine, self.name = machine, checked(name, "service")
-        self.unit = UNIT_NAME % name
+        self.unit = unit_name(name)
         self.guard_unit, self.recover_unit = ("deployer-%s@%s.service" % (kind, name) for kind in ("guard", "recover"))
         self.live_path = os.path.join(machine.live_dir, self.unit)
         self.candidate_path = os.path.join(machine.run_dir, self.unit)

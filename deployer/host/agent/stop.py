@@ -6,12 +6,12 @@ import contextlib
 from typing import List, Optional, Set
 
 from deployer.metrics import in_flight, parse_loads, totals
+from deployer.reach import reachable
 
 from .base import Call, Fail, Json, operation
 from .gpus import gpu_processes
 from .lease import Session
 from .machine import Machine, is_down
-from .procs import reachable
 from .service import Service
 
 POLL = 0.25

@@ -6,13 +6,15 @@ import os
 import sys
 import time
 
+from deployer.reach import unit_name
+
 from . import source
 from .base import Call, Fail, Json, operation, own_hash
 from .files import read_json, remove_file, set_aside, write_link
 from .lease import Session
 from .machine import is_down, is_up
 from .releases import make_folders
-from .service import TRANSITION, UNIT_NAME, Service, unit_release
+from .service import TRANSITION, Service, unit_release
 
 GUARD_DONE = 77  # the guard's exit status if nothing is left to guard: systemd must not restart it then
 EXEC_WAIT = 5.0  # seconds from `systemctl start` until the engine's program runs in place of systemd's own
@@ -72,7 +74,7 @@ def install(service: Service) -> bool:
         "environment": "".join(f"Environment={quoted(key + '=' + os.environ[key])}\n" for key in overrides),
         "state": machine.state_dir,
         "done": GUARD_DONE,
-        "unit": UNIT_NAME % "%i",
+        "unit": unit_name("%i"),
     }
     recover = os.path.join(machine.live_dir, "deployer-recover@.service")
     guard = os.path.join(machine.run_dir, "deployer-guard@.service")

@@ -10,11 +10,12 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from deployer.reach import serves
+
 from .base import Call, Fail, Json, operation
 from .gpus import gpu_memory
 from .lease import Session
 from .machine import Machine, entry_time, is_up, journal_lines
-from .procs import serves
 from .service import Service
 
 UNIT_INTERVAL = 0.2

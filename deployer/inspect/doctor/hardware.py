@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from deployer.inspect.doctor.evidence import Evidence
 from deployer.inspect.doctor.symptom import Absent, Answer, Present, Theme, Unclear, present_if, span
-from deployer.records.endpoint import unit_name
+from deployer.reach import unit_name
 from deployer.records.hardware import GpuProcess
 from deployer.records.samples import POWER_CAP, GpuSample
 from deployer.text import count_of

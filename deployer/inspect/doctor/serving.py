@@ -7,7 +7,7 @@ from collections import Counter
 
 from deployer.inspect.doctor.evidence import Evidence
 from deployer.inspect.doctor.symptom import Absent, Answer, Present, Theme, Unclear, present_if
-from deployer.records.endpoint import unit_name
+from deployer.reach import unit_name
 from deployer.sglang.log.failures import UNKNOWN, classify
 from deployer.sglang.log.launch_file import read_start
 from deployer.sglang.log.text import read_lines

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from deployer.reach import HEALTH_TIMEOUT
 from deployer.sglang.rules.base import Hit, Theme
 from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("environment", "Environment variables")
 
-#: SGLang's own limit for a health probe, and how long deployer waits for its answer, in seconds.
+#: SGLang's own limit for a health probe, in seconds.
 HEALTH_LIMIT = 20.0
-HEALTH_WAIT = 22.0
 
 #: Variables of SGLang that operators set, to recognise misspelt ones by. Not a complete list.
 KNOWN = (
@@ -46,8 +46,8 @@ def health_timeout(facts: Facts) -> Iterator[Hit]:
     except ValueError:
         yield Hit(f"{text!r} is not a number of seconds", where)
         return
-    if not 5 <= seconds <= HEALTH_WAIT:
-        yield Hit(f"{seconds:g} s (SGLang's default: {HEALTH_LIMIT:g} s; deployer waits {HEALTH_WAIT:g} s)", where)
+    if not 5 <= seconds <= HEALTH_TIMEOUT:
+        yield Hit(f"{seconds:g} s (SGLang's default: {HEALTH_LIMIT:g} s; deployer waits {HEALTH_TIMEOUT:g} s)", where)
 
 
 @THEME.rule("health-without-generation")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployer import reach
 from deployer.host.agent import base, procs
 from deployer.host.agent.machine import Machine, journal_argv, journal_lines
 
@@ -132,7 +133,7 @@ def test_addresses_as_the_kernel_writes_them() -> None:
     ],
 )
 def test_who_answers_where(bound: str, address: str, serves: bool, collides: bool) -> None:
-    assert (procs.serves(bound, address), procs.collides(bound, address)) == (serves, collides)
+    assert (reach.serves(bound, address), reach.collides(bound, address)) == (serves, collides)
 
 
 TCP = """\

@@ -25,12 +25,13 @@ def test_every_module_is_packed_and_after_those_it_imports() -> None:
 
 def test_it_is_python_38_and_standard_library_only() -> None:
     ast.parse(agent.source(), feature_version=(3, 8))
-    for path in (FOLDER.parents[1] / "metrics.py", *(FOLDER / f"{name}.py" for name in agent.MODULES)):
+    shared = {f"deployer.{name}": FOLDER.parents[1] / f"{name}.py" for name in agent.SHARED}
+    for path in (*shared.values(), *(FOLDER / f"{name}.py" for name in agent.MODULES)):
         tree = ast.parse(path.read_text(), feature_version=(3, 8))
         for node in ast.walk(tree):
             modules = [item.name for item in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            names = {module.partition(".")[0] for module in modules if module != "deployer.metrics"}
+            names = {module.partition(".")[0] for module in modules if module not in shared}
             assert names <= sys.stdlib_module_names | {""}
 
 
