@@ -6,6 +6,7 @@
     ├── ConsentRequired           2    something live would restart without consent
     ├── Refused                   3    nothing was changed
     │   ├── PreflightRefused      3    the host is not fit for it (all objections, not the first)
+    │   ├── HookRefused           3    a hook of before the stop or the start refused
     │   ├── ValidationRefused     3    systemd reads the unit otherwise than intended
     │   └── WorldMoved            3    the host has changed since it was observed
     ├── LeaseHeld                 4    somebody else is changing this host
@@ -95,6 +96,12 @@ class Refused(DeployerError):
 
 class PreflightRefused(Refused):
     """The host is not fit for the profile. ``detail["objections"]`` holds all of them."""
+
+
+class HookRefused(Refused):
+    """A hook that runs before anything is stopped refused the change."""
+
+    default_remedy = "see what the program reports, or take it out of [hooks] in the inventory"
 
 
 class ValidationRefused(Refused):

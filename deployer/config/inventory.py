@@ -25,12 +25,15 @@ from deployer.config.fields import (
     Text,
     Url,
 )
+from deployer.config.hooks import Hooks
 from deployer.config.problems import Model, Problem, complain, load_toml, merge_tables, problems_of
 from deployer.config.secrets import LocalPath, Secret
 from deployer.config.wording import KeyPath, nearest, printable, shown, unknown
 from deployer.errors import UsageError
 
 T = TypeVar("T")
+
+_TABLES = ("hosts", "services", "defaults", "hooks")
 
 
 class HostConfig(Model):
@@ -130,6 +133,7 @@ class ServiceConfig(Model):
     relative_gate: RelativeGate = Field(
         RelativeGate(), description="comparison of a candidate with earlier proven starts"
     )
+    hooks: Hooks = Field(Hooks(), description="programs and a webhook, over those of the table [hooks]")
 
 
 class Inventory(Model):
@@ -173,12 +177,10 @@ def load_inventory(path: Path) -> Inventory:
 
 def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
     """Return the inventory in the tables of its file, ``source``; relative paths begin at its folder."""
-    problems = [
-        Problem((key,), unknown(key, ("hosts", "services", "defaults")))
-        for key in data
-        if key not in ("hosts", "services", "defaults")
-    ]
-    tables = {key: _table(data, key, problems) for key in ("hosts", "services", "defaults")}
+    problems = [Problem((key,), unknown(key, _TABLES)) for key in data if key not in _TABLES]
+    tables = {key: _table(data, key, problems) for key in _TABLES}
+    if tables["hooks"]:
+        tables["defaults"] = merge_tables({"hooks": tables["hooks"]}, tables["defaults"])
     problems += [
         Problem((), f"no {kind} are defined: add a table [{kind}.NAME]")
         for kind in ("hosts", "services")
@@ -199,7 +201,7 @@ def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
             services[name] = ServiceConfig.model_validate({**merged[name], "name": name}, context=context)
         except ValidationError as error:
             invalid = problems_of(error, ServiceConfig, ("services", name))
-            problems += [_at_origin(problem, raw, tables["defaults"]) for problem in invalid]
+            problems += [_at_origin(problem, raw, tables["defaults"], tables["hooks"]) for problem in invalid]
     problems += _between(tables["hosts"], merged)
     if problems:
         raise complain(source, problems)
@@ -236,9 +238,11 @@ def _has(table: Any, path: KeyPath) -> bool:
     return True
 
 
-def _at_origin(problem: Problem, raw: dict[str, Any], defaults: dict[str, Any]) -> Problem:
-    """Return the problem with the place where its value was written: the service, or [defaults]."""
+def _at_origin(problem: Problem, raw: dict[str, Any], defaults: dict[str, Any], hooks: dict[str, Any]) -> Problem:
+    """Return the problem with the place where its value was written: the service, [hooks] or [defaults]."""
     below = problem.path[2:]
+    if below[:1] == ("hooks",) and not _has(raw, below) and _has(hooks, below[1:]):
+        return Problem(below, problem.text)
     if below and not _has(raw, below) and _has(defaults, below):
         return Problem(("defaults", *below), problem.text)
     return problem

@@ -120,7 +120,7 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 #: Tables of these keys are one value: a secret, or flags and variables that may be one.
-_WHOLE = frozenset({"api_key"})
+_WHOLE = frozenset({"api_key", "webhook"})
 _WHOLE_INSIDE = frozenset({"environment", "extra_args"})
 
 

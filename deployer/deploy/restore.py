@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from deployer.deploy.hooks import facts_of, report_hooks
 from deployer.deploy.launch_progress import estimate
 from deployer.deploy.outcomes import EXIT_CODES
 from deployer.deploy.reporter import Reporter, follow
@@ -51,7 +52,7 @@ def restore(
     with suppress(AgentError):
         session.client.transition_step(candidate.service, Step.RESTORE)
     keep_evidence(session, candidate, failure, state, timeline)
-    return converge_and_prove(session, reporter)
+    return converge_and_prove(session, reporter, candidate.release, failure.cause)
 
 
 def keep_evidence(
@@ -73,11 +74,21 @@ def keep_evidence(
         )
 
 
-def converge_and_prove(session: Session, reporter: Reporter) -> Restored:
-    """Make the host equal to its live release and prove it with /health and one generation of our own."""
+def converge_and_prove(
+    session: Session, reporter: Reporter, candidate: str | None = None, reason: str | None = None
+) -> Restored:
+    """Make the host equal to its live release and prove it with /health and one generation of our own.
+
+    The hooks get to know which ``candidate`` it comes back from, and the ``reason``. None of them can stop it.
+    """
     reporter.step(Step.RESTORE)
     session.changing = True
+    live, hooks = session.state().live_release, session.service.hooks
+    report_hooks(hooks, facts_of(session, "before_restore", live, candidate, reason=reason), reporter)
     restored = _converge(session, reporter)
+    reason = reason if restored.serving else restored.message
+    facts = facts_of(session, "after_restore", live, candidate, reason=reason, serving=restored.serving)
+    report_hooks(hooks, facts, reporter)
     if restored.serving:
         reporter.done(restored.message)
     else:  # the outcome says why

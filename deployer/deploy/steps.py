@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from deployer.bench.runner import Target, run_benchmark
 from deployer.bench.server import sentences
 from deployer.deploy.gating import GateCase, build_case, summary
+from deployer.deploy.hooks import facts_of, report_hooks, run_hooks
 from deployer.deploy.launch_progress import estimate
 from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
 from deployer.deploy.stop import stop_unit
 from deployer.deploy.verify import verify
 from deployer.deploy.wait import Wait
-from deployer.errors import AgentError, CandidateRejected
+from deployer.errors import AgentError, CandidateRejected, HookRefused
 from deployer.records.answers import Started
 from deployer.records.bench import BenchRun
 from deployer.records.codec import encode
@@ -101,7 +102,19 @@ class Steps:
             self.progress.timeline = transition.timeline
             self.progress.phases = list(self.progress.timeline)
 
+    def _ask_hook(self, event: str) -> str | None:
+        facts = facts_of(self.session, event, self.candidate, self.before)
+        return run_hooks(self.session.service.hooks, facts, self.reporter)
+
+    def _after(self, event: str) -> None:
+        facts = facts_of(self.session, event, self.candidate, self.before)
+        report_hooks(self.session.service.hooks, facts, self.reporter)
+
     def _transition(self) -> Step:
+        # Here the old server still serves: a refusal leaves it alone.
+        for event in ("before_stop", "before_start"):
+            if complaint := self._ask_hook(event):
+                raise HookRefused(f"{complaint}; nothing was changed", phase=Step.TRANSITION)
         # From here on the host's guard finishes this by itself if we do not.
         candidate, limits = self.candidate, self.session.limits
         # Where the release listens that the guard would go back to.
@@ -147,6 +160,7 @@ class Steps:
             self.reporter.done("nothing was running")
         else:
             self.reporter.done(stop_unit(self.session, state, self.reporter))
+        self._after("after_stop")
         return self._enter(Step.SWITCH)
 
     def _switch(self) -> Step:
@@ -175,6 +189,7 @@ class Steps:
             raise CandidateRejected(result.failure)
         parts = [f"{phase.name} {phase.seconds:.1f}" for phase in result.timeline if phase.seconds >= 0.1]
         self.reporter.done(f"ready after {result.seconds:.1f} s: {', '.join(parts)}")
+        self._after("after_start")
         return self._enter(Step.VERIFY, {"timeline": result.timeline})
 
     def started(self) -> Started:
@@ -285,6 +300,8 @@ class Steps:
 
     def _promote(self) -> Step:
         candidate = self.candidate
+        if complaint := self._ask_hook("before_promote"):
+            raise CandidateRejected(Failure("hook", complaint, Step.PROMOTE, HookRefused.default_remedy))
         self.session.client.promote(
             candidate.service,
             candidate.release,
@@ -293,6 +310,7 @@ class Steps:
             expect_invocation=self.started().invocation_id,
         )
         self.reporter.done(f"{candidate.release} is the live release")
+        self._after("after_promote")
         return self._enter(Step.FINISH)
 
     def _finish(self) -> Step:

@@ -38,7 +38,8 @@ _INVENTORY = """
 
 `-i FILE` or `DEPLOYER_INVENTORY` names it. It has a table `[hosts.NAME]` for each host, `[services.NAME]` for each
 service, and optionally `[defaults]`, with keys of a service that apply to all services; a service's own keys take
-precedence, table by table. Names have lower-case letters, digits, `-` and `_`, 40 at most. Two services on one host
+precedence, table by table. `[hooks]` has the same keys as a service's `hooks`, for all services
+([hooks.md](hooks.md)). Names have lower-case letters, digits, `-` and `_`, 40 at most. Two services on one host
 cannot share a port. `inventories/example.toml` is a commented example.
 """
 
