@@ -163,7 +163,7 @@ class Server:
             log("INFO:     Waiting for application shutdown.")
             # It hangs with all that it holds, and nobody reads what a signal tells.
             await asyncio.Event().wait()
-        server = await asyncio.start_server(connections.serve, sock=listener, limit=2**20)
+        server = await asyncio.start_server(connections.accept, sock=listener, limit=2**20)
         log(f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
         watcher = asyncio.create_task(self.watch(engine))
         warmup = None if skip or never else asyncio.create_task(self.warm_up(engine, host, port))

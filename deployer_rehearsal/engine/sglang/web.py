@@ -128,18 +128,24 @@ class Connections:
         self._handler = handler
         self._log = log
         self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
         for writer in list(self._open):
             writer.close()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, request after request."""
-        # asyncio's streams log a traceback of each connection that is cancelled as the server ends (until Python 3.12).
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._serve(reader, writer)
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection in a task of its own.
+
+        Until Python 3.12 asyncio logs a traceback of each task that it made itself and that is cancelled as the server
+        ends, even before the task began.
+        """
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer request after request."""
         self._open.add(writer)
         try:
             while True:
