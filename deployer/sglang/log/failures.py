@@ -15,7 +15,7 @@ from deployer.sglang.log.endings import UnitEnd
 from deployer.sglang.log.indexed_log import NOISE, SERVING, IndexedLog
 from deployer.sglang.log.launch import PHASES
 from deployer.sglang.log.record import message_of
-from deployer.sglang.log.signatures import FATAL_LINES, STOPPED, UNKNOWN, Cause, Signature, any_of, found_in
+from deployer.sglang.log.signatures import STOPPED, UNKNOWN, Cause, Signature, any_of, expressions, found_in
 from deployer.sglang.log.text import Line, read_lines, without_routine
 from deployer.sglang.log.tracebacks import Trace, bare_errors, tracebacks
 
@@ -49,7 +49,7 @@ _BEFORE = 400
 
 def fatal_patterns() -> list[str]:
     """Return regular expressions for single lines, each certain proof that the launch has failed."""
-    return list(FATAL_LINES)
+    return list(expressions("fatal").values())
 
 
 def classify(
