@@ -13,7 +13,7 @@ from dataclasses import replace
 from deployer.sglang.log import endings
 from deployer.sglang.log.endings import UnitEnd
 from deployer.sglang.log.indexed_log import NOISE, SERVING, IndexedLog
-from deployer.sglang.log.launch import PHASES
+from deployer.sglang.log.launch_state import PHASES
 from deployer.sglang.log.record import message_of
 from deployer.sglang.log.signatures import STOPPED, UNKNOWN, Cause, Signature, any_of, expressions, found_in
 from deployer.sglang.log.text import Line, read_lines, without_routine

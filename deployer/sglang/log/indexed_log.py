@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from deployer.sglang.log.launch import PHASES
 from deployer.sglang.log.launch_file import CONSEQUENCE, Start, read_start
+from deployer.sglang.log.launch_state import PHASES
 from deployer.sglang.log.record import record_in
 from deployer.sglang.log.signatures import expressions, telling
 from deployer.sglang.log.text import Line
