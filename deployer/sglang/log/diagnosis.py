@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from deployer.sglang.log.endings import UnitEnd
-from deployer.sglang.log.failures import STOPPED, UNKNOWN, Cause, Search, find
+from deployer.sglang.log.failures import STOPPED, UNKNOWN, Cause, Search
 from deployer.sglang.log.launch_file import starts
 from deployer.sglang.log.launch_state import LaunchState
 from deployer.sglang.log.other_programs import may_be_sglang, other_program
@@ -160,7 +160,7 @@ def diagnose(
 
 
 def _signature(run: Sequence[Line]) -> str:
-    cause = find(run)
+    cause = Search(run).answer()
     return cause.signature if cause else NONE
 
 
