@@ -10,6 +10,7 @@
     │   ├── ValidationRefused     3    systemd reads the unit otherwise than intended
     │   └── WorldMoved            3    the host has changed since it was observed
     ├── LeaseHeld                 4    somebody else is changing this host
+    ├── OnHold                    4    somebody put this host on hold
     ├── LeaseLost                 4    somebody else took over while we worked
     ├── CandidateFailed           5    the candidate failed; the previous live profile serves again
     ├── NothingServing            6    nothing healthy is serving
@@ -118,7 +119,14 @@ class LeaseHeld(DeployerError):
     """Somebody else holds the right to change this host."""
 
     exit_code = 4
-    default_remedy = "wait until they are done (`deployer status` shows who it is and until when)"
+    default_remedy = "wait until they are done: --wait does; `deployer status` shows how far they are"
+
+
+class OnHold(DeployerError):
+    """Somebody put this host on hold: no operator may change it."""
+
+    exit_code = 4
+    default_remedy = "`deployer hold --release` ends the hold; --wait waits until it ends"
 
 
 class LeaseLost(DeployerError):

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from deployer.host.protocol import Host
 
 
+#: Commands that show a host's hold in their own way.
+SHOW_HOLD = ("status", "hold")
+
+
 class App:
     """What the commands work with. Everything is loaded on first use: `--help` needs none of it."""
 
@@ -142,6 +146,8 @@ class App:
 
         with Session(service, config, connect, command=command, templates=templates, learned=learned) as session:
             yield session
+        if session.hold is not None and command not in SHOW_HOLD:
+            self.errors.print(f"note: {config.name} is {session.hold}", markup=False, highlight=False)
 
     @property
     def interactive(self) -> bool:

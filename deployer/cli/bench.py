@@ -9,7 +9,7 @@ import click
 
 from deployer.cli.app import App
 from deployer.cli.failing import print_error
-from deployer.cli.options import FILE, Seconds, common_options, pass_app
+from deployer.cli.options import FILE, Seconds, common_options, pass_app, wait_option
 
 if TYPE_CHECKING:
     from deployer.deploy.session import Session
@@ -52,6 +52,7 @@ def _levels(context: click.Context, parameter: click.Parameter, value: str | Non
     type=FILE,
     help="Append one JSON line per level, in the format of sglang.bench_serving.",
 )
+@wait_option
 @common_options
 @pass_app
 def bench(
@@ -60,6 +61,7 @@ def bench(
     against: str | None,
     export: Path | None,
     export_bench_serving: Path | None,
+    wait: float,
     **wishes: Any,
 ) -> int:
     """Benchmark what runs now; keep the figures beside its release.
@@ -83,6 +85,7 @@ def bench(
     check_exports(export, export_bench_serving)
     app.give_stdout(export, export_bench_serving)
     with app.session(REASON) as session:
+        session.patience = wait
         document, view, measured = _measured(app, session, settings, against, profile)
     exported, unwritten = write_exports(measured.bench, measured.name, export, export_bench_serving)
     document["exports"] = [str(path) for path in exported]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from deployer.cli.app import App
-from deployer.cli.options import common_options, pass_app
+from deployer.cli.options import common_options, pass_app, wait_option
 from deployer.cli.output import print_json
 from deployer.errors import ConsentRequired, DeployerError, PreflightRefused
 
@@ -67,7 +67,9 @@ class AskAtTerminal:
         self._app.console.print(plan_view(plan))
 
 
-def run_change(app: App, command: str, profile: str | None, work: Callable[[Session, Reporter], Outcome]) -> int:
+def run_change(
+    app: App, command: str, profile: str | None, wait: float, work: Callable[[Session, Reporter], Outcome]
+) -> int:
     """Open a session, do the work, and print an outcome document whatever happens."""
     from deployer.records.step import Step
 
@@ -81,7 +83,8 @@ def run_change(app: App, command: str, profile: str | None, work: Callable[[Sess
             name = session.host_config.name
             label = name if name == hello.hostname else f"{name} ({hello.hostname})"
             reporter.done(f"{label}, systemd {hello.systemd}")
-            outcome = work(session, reporter)
+            session.patience = wait
+            outcome = session.persist(lambda: work(session, reporter), reporter.warn)
     except KeyboardInterrupt:
         from deployer.deploy.outcomes import interrupted_outcome
 
@@ -119,9 +122,10 @@ def run_change(app: App, command: str, profile: str | None, work: Callable[[Sess
     help="What to compare the benchmark with, instead of relative_gate.baseline: earlier starts of PROFILE, the live "
     "release, or nothing (accept a loss).",
 )
+@wait_option
 @common_options
 @pass_app
-def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live", "none"] | None) -> int:
+def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live", "none"] | None, wait: float) -> int:
     """Make PROFILE live; promote it only once it is proven.
 
     Renders and pushes it, restarts the server, waits, verifies and benchmarks it. If a step fails, the release that
@@ -132,6 +136,7 @@ def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live"
       deployer apply pp8-async
       deployer apply tp8 --yes --json > outcome.json
       deployer apply tp8 --baseline none
+      deployer apply tp8 --yes --wait=30m
     """
 
     def work(session: Session, reporter: Reporter) -> Outcome:
@@ -143,15 +148,16 @@ def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live"
     if baseline:
         gate = wanted.relative_gate.model_copy(update={"baseline": baseline})
         wanted = wanted.model_copy(update={"relative_gate": gate})
-    return run_change(app, f"apply {profile}", profile, work)
+    return run_change(app, f"apply {profile}", profile, wait, work)
 
 
 @click.command()
 @click.option("--to", type=int, metavar="N", help="Number of the release to go back to (see `deployer history`).")
 @yes_option
+@wait_option
 @common_options
 @pass_app
-def rollback(app: App, to: int | None, yes: bool) -> int:
+def rollback(app: App, to: int | None, yes: bool, wait: float) -> int:
     """Go back to the release that was live before, or to release N.
 
     Release N must have been live once.
@@ -167,13 +173,14 @@ def rollback(app: App, to: int | None, yes: bool) -> int:
 
         return roll_back(session, reporter, AskAtTerminal(app, reporter, yes), to=to)
 
-    return run_change(app, "rollback" if to is None else f"rollback --to {to}", None, work)
+    return run_change(app, "rollback" if to is None else f"rollback --to {to}", None, wait, work)
 
 
 @click.command()
+@wait_option
 @common_options
 @pass_app
-def resume(app: App) -> int:
+def resume(app: App, wait: float) -> int:
     """Resume an interrupted change in the step it is in.
 
     For example after a closed laptop or a lost connection.
@@ -188,13 +195,14 @@ def resume(app: App) -> int:
 
         return resume_change(session, reporter)
 
-    return run_change(app, "resume", None, work)
+    return run_change(app, "resume", None, wait, work)
 
 
 @click.command()
+@wait_option
 @common_options
 @pass_app
-def converge(app: App) -> int:
+def converge(app: App, wait: float) -> int:
     """Make the host equal to its live release; prove that it serves.
 
     \b
@@ -207,7 +215,7 @@ def converge(app: App) -> int:
 
         return converge_host(session, reporter)
 
-    return run_change(app, "converge", None, work)
+    return run_change(app, "converge", None, wait, work)
 
 
 @click.command()

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     "converge": ("deployer.cli.change", "Make the host equal to its live release; prove that it serves."),
     "diagnose": ("deployer.cli.diagnose", "Say why a launch failed: phase, first cause, remedy, evidence."),
     "doctor": ("deployer.cli.doctor", "Find what may slow down a running service, and what to try."),
+    "hold": ("deployer.cli.hold", "Put the host on hold: nobody changes it until the hold ends."),
     "history": ("deployer.cli.look", "List the releases of a service, the newest first."),
     "logs": ("deployer.cli.look", "Print the service's log from the host, without secrets."),
     "plan": ("deployer.cli.change", "Show what `apply PROFILE` would change, and its cost."),
@@ -55,7 +56,7 @@ Exit codes:
   1  a bug in deployer               6  nothing healthy is serving
   2  usage, configuration, consent   7  the benchmark is inconclusive; not promoted
   3  refused, nothing was changed    8  the host cannot be reached
-  4  somebody else holds the lease 130  interrupted"""
+  4  in use, or on hold             130  interrupted"""
 
 
 class Commands(click.Group):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,23 @@ class Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is not a valid number of seconds.", param, ctx)
         return seconds
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, or a time with units such as ``90s``, ``10m``, ``1h30m``, ``2d``; ``inf`` has no end."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        if text == "inf":
+            return math.inf
+        parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text)
+        if not text or parts is None:
+            self.fail(f"{text!r} is not a valid time: write it like 90s, 10m, 1h30m or 2d.", param, ctx)
+        return float(
+            sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True))
+        )
 
 
 def common_options(function: F) -> F:
@@ -62,6 +80,18 @@ def common_options(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+wait_option = click.option(
+    "--wait",
+    type=Duration(),
+    is_flag=False,
+    flag_value="inf",
+    default="0",
+    metavar="[=DURATION]",
+    help="If somebody else is at work on the host, or it is on hold, wait that long (without =DURATION: until they "
+    "are done) instead of exiting with 4.",
+)
 
 
 def pass_app(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -210,9 +210,9 @@ def take_up(
 
 
 def take_lease(session: Session, reporter: Reporter) -> None:
-    """Take the exclusive right to change the host, kept alive from here on. Raise LeaseHeld if somebody else has it."""
+    """Take the exclusive right to change the host, kept alive from here on. Raise LeaseHeld or OnHold."""
     reporter.step(Step.LEASE)
-    session.acquire()
+    session.take_lease(reporter.progress)
     reporter.done(f"{session.host_config.name} is reserved for this command")
 
 

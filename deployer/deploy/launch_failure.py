@@ -8,7 +8,7 @@ from typing import Any
 
 from deployer.records.failure import Failure
 from deployer.sglang.log.failures import UNKNOWN, Cause
-from deployer.sglang.log.launch_state import LaunchState
+from deployer.sglang.log.launch import LaunchState
 
 #: So many lines of the log are kept with a failure.
 TAIL_LINES = 60

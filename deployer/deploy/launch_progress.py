@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from deployer.records.events import ProcEvent
 from deployer.records.release import Release
-from deployer.sglang.log.launch_state import PHASES
+from deployer.sglang.log.launch import PHASES
 
 _LOAD = PHASES.index("load")
 #: Reading less than this part of the checkpoint is reading nothing: configuration and tokenizer are small.

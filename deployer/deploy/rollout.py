@@ -112,11 +112,16 @@ class Rollout:
         raise LeaseLost(f"while the connection was down the host's guard took over; {live} is live there now")
 
     def _lost_control(self, error: DeployerError) -> Outcome:
-        """Somebody else decides now: the guard, or another operator."""
+        """Somebody else decides now: the guard, or another operator. What was promoted is live all the same."""
         message = error.message
         with suppress(DeployerError):
             state = self.session.state()
+            if is_promoted(state, self.candidate.release):
+                self.progress.notes.append(f"after the promotion: {message}; the host completes the change by itself")
+                return self._live()
             message += f"; live is {state.live_name or 'nothing'}, running is {state.running_name or 'nothing'}"
+        if self.step is Step.FINISH:
+            message = f"{self.candidate.release} was promoted and is the live release; {message}"
         self.reporter.failed("the change is out of our hands")
         outcome = self._outcome("interrupted", message, self._describe(error))
         return replace(outcome, exit_code=error.exit_code)

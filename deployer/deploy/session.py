@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.deploy.plan import argument, argument_endpoint
@@ -24,6 +24,7 @@ from deployer.errors import (
     HostUnreachable,
     LeaseHeld,
     LeaseLost,
+    OnHold,
 )
 from deployer.host.beside import Beside
 from deployer.host.client import HostClient, JournalPart, Limits
@@ -33,10 +34,19 @@ from deployer.reach import HEALTH_TIMEOUT, serves, unit_name
 from deployer.records.answers import LeaseGrant
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine
-from deployer.records.host import HostState, Owner, ServiceState
+from deployer.records.host import Hold, HostState, Owner, ServiceState
 from deployer.records.release import Release
+from deployer.text import age
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 Connector = Callable[[HostConfig], Host]
+Answer = TypeVar("Answer")
+#: How often a command begins anew whose connection was lost before anything was changed.
+_TRIES = 3
+#: Seconds between two tries to take a lease that somebody else holds.
+POLL = 1.0
 
 
 def config_key(text: str) -> str | None:
@@ -72,10 +82,14 @@ class Session:
     command: str
     templates: Sequence[Path] | None = None
     learned: Path | None = None
+    patience: float = 0.0
+    """Seconds to wait for the lease, or for the end of a hold; may be ``inf``."""
 
     def __post_init__(self) -> None:
         #: Whether anything on the host may have been changed by now.
         self.changing = False
+        #: The host's hold, as it was observed last.
+        self.hold: Hold | None = None
         self.client: HostClient = None  # type: ignore[assignment]  # set by open(), before anything else is called
         self._heartbeat: Heartbeat | None = None
         self._grant: LeaseGrant | None = None
@@ -126,12 +140,14 @@ class Session:
     def observe(self, *, facts: bool = False) -> HostState:
         """Return the host as it is now; with ``facts`` the engine's environment, the model and the GPUs too."""
         service = self.service
-        return self.client.observe(
+        observed = self.client.observe(
             {service.name: service.port},
             engine=service.engine.python if facts else None,
             model=service.model if facts and service.model.startswith("/") else None,
             gpus=facts,
         )
+        self.hold = observed.hold
+        return observed
 
     def model_bytes(self, release: Release | None) -> int | None:
         """Return the size of the model that a release loads, None if it is not on the host."""
@@ -186,21 +202,67 @@ class Session:
 
     # -- the lease ----------------------------------------------------------------------------------------------
 
+    @property
+    def owner(self) -> Owner:
+        """Who we are, as others see it who wait for us."""
+        return Owner(getpass.getuser(), socket.gethostname(), os.getpid(), self.command)
+
     def acquire(self, *, wait: float = 0.0) -> None:
         """Take the lease, or take ours back after a lost connection, and keep it alive.
 
-        Raise LeaseHeld if somebody else has it.
+        Raise LeaseHeld if somebody else has it, OnHold if nobody may have it.
         """
-        self._grant = self.client.lease_acquire(
-            owner=Owner(getpass.getuser(), socket.gethostname(), os.getpid(), self.command),
+        self._stop_beating()
+        try:
+            self._grant = self._granted(wait)
+        except LeaseLost:
+            if self.changing:
+                raise
+            self._grant = None  # nothing hung on it yet: a new one is as good
+            self._grant = self._granted(wait)
+        self._heartbeat = Heartbeat(self.client, self.service.deadlines.lease)
+        self._heartbeat.start()
+
+    def _granted(self, wait: float) -> LeaseGrant:
+        return self.client.lease_acquire(
+            owner=self.owner,
             service=self.service.name,
             reason=self.command,
             ttl=self.service.deadlines.lease,
             reclaim=self._grant,
             wait=wait,
         )
-        self._heartbeat = Heartbeat(self.client, self.service.deadlines.lease)
-        self._heartbeat.start()
+
+    def take_lease(self, on_wait: Callable[[str], None]) -> None:
+        """Take the lease as `acquire` does, but within ``patience`` seconds; ``on_wait`` hears what is waited for."""
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+        def waiting(retry: RetryCallState) -> None:
+            error = retry.outcome.exception() if retry.outcome else None
+            on_wait(f"waiting, {age(retry.seconds_since_start or 0.0)} so far: {error}")
+
+        if not self.patience:
+            return self.acquire()
+        retrying = Retrying(
+            retry=retry_if_exception_type((LeaseHeld, OnHold)),
+            stop=stop_after_delay(self.patience),
+            wait=wait_fixed(POLL),
+            before_sleep=waiting,
+            reraise=True,
+        )
+        return retrying(self.acquire)
+
+    def persist(self, work: Callable[[], Answer], on_try: Callable[[str], None]) -> Answer:
+        """Do ``work``; where the connection is lost before anything was changed, connect again and do it anew."""
+        for _ in range(_TRIES):
+            try:
+                return work()
+            except ChannelLost as lost:
+                if self.changing:
+                    raise
+                on_try(f"{lost.message}; nothing was changed, trying again")
+            self.reconnect(on_try)
+        return work()
 
     def _stop_beating(self) -> None:
         if self._heartbeat is not None:
@@ -229,12 +291,12 @@ class Session:
         )
         try:
             retrying(self._reopen)
-        except (LeaseHeld, LeaseLost):
+        except (LeaseHeld, LeaseLost, OnHold):
             raise
         except DeployerError as error:
+            what = "its guard restores the last live release by itself" if self.changing else "nothing was changed"
             raise HostUnreachable(
-                f"{self.host_config.name} could not be reached again within {limit:.0f} s ({error.message}); "
-                "its guard restores the last live release by itself",
+                f"{self.host_config.name} could not be reached again within {limit:.0f} s ({error.message}); {what}",
                 remedy="run `deployer status` when the host can be reached again",
             ) from error
 

@@ -36,8 +36,7 @@ from deployer.records.events import (
 from deployer.records.failure import Failure, PhaseTime
 from deployer.sglang.log.endings import as_unit_end
 from deployer.sglang.log.failures import classify, fatal_patterns
-from deployer.sglang.log.launch import LaunchLog
-from deployer.sglang.log.launch_state import LaunchState, Span, finish_timeline, noteworthy
+from deployer.sglang.log.launch import LaunchLog, LaunchState, Span, finish_timeline, noteworthy
 from deployer.sglang.server.info import redact
 
 #: A rank that waits for another spins, so CPU time proves little: it stretches the stall time to this many times.
@@ -171,7 +170,7 @@ class Wait:
             if line.source == "systemd":
                 self._keep(text)
                 continue
-            self._log.feed(text, line.t or t)
+            self._log.feed(text, line.t or t, line.piece)
             if noteworthy(text):
                 self._moved = self.clock()
                 self._keep(text, line.piece)

@@ -25,7 +25,7 @@ from deployer.records.codec import Json, encode
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine, RunLine, StopEvent, WatchEvent, watch_event
 from deployer.records.hardware import Listener
-from deployer.records.host import HostState, Owner, Transition
+from deployer.records.host import Hold, HostState, Owner, Transition
 from deployer.records.release import Release
 from deployer.records.samples import Sampled
 from deployer.records.step import Step
@@ -216,6 +216,16 @@ class HostClient:
             "reclaim": None if reclaim is None else {"generation": reclaim.generation, "token": reclaim.token},
         }
         return self._ask(LeaseGrant.from_json, "lease.acquire", _given(args), LONG + wait)
+
+    def hold_set(self, service: str, owner: Owner, reason: str, seconds: float | None) -> Hold:
+        """Put the host on hold, for some seconds or (None) until it is released. Raise OnHold if it is already."""
+        args = {"service": service, "owner": owner.as_json(), "reason": reason, "seconds": seconds}
+        return self._ask(lambda answer: Hold.from_json(answer["hold"]), "hold.set", args)
+
+    def hold_release(self, service: str) -> Hold | None:
+        """End the hold and return it; None if there was none."""
+        decode = lambda answer: Hold.from_json(answer["hold"]) if answer["hold"] else None  # noqa: E731
+        return self._ask(decode, "hold.release", {"service": service})
 
     def lease_renew(self, *, timeout: float = 30.0) -> float:
         """Send a heartbeat and return the seconds until the lease would expire. Raise LeaseLost."""

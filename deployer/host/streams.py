@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from deployer.errors import AgentError, DeployerError, LeaseHeld, LeaseLost, WorldMoved
+from deployer.errors import AgentError, DeployerError, LeaseHeld, LeaseLost, OnHold, WorldMoved
 from deployer.host.channel import FULL, disk_is_full
 from deployer.host.protocol import Stream
 from deployer.records.codec import BadRecord, Json
-from deployer.records.host import Lease
+from deployer.records.host import Hold, Lease
 
 Event = TypeVar("Event")
 Answer = TypeVar("Answer")
@@ -24,9 +24,10 @@ def translated(error: AgentError, host: str) -> DeployerError:
             lease = Lease.from_json({"generation": 0, **(error.detail.get("lease") or {})})
         except BadRecord:
             lease = Lease(0)
-        service = f" for {lease.service}" if lease.service else ""
-        left = f"another {lease.expires_in:.0f} s at least"
-        return LeaseHeld(f"{host} is being changed{service} by {lease.owner}, for {left}", detail=error.detail)
+        return LeaseHeld(f"{host} is {lease}", detail=error.detail)
+    if error.code == "on-hold":
+        hold = Hold.from_json(error.detail.get("hold") or {})
+        return OnHold(f"{host} is {hold}", detail=error.detail)
     if error.code == "lease-lost":
         return LeaseLost(f"{host}: {error.message}", detail=error.detail)
     if error.code == "moved":

@@ -62,7 +62,7 @@ def measure(
     """
     service = session.service
     reporter.step(Step.LEASE)
-    session.acquire()
+    session.take_lease(reporter.progress)
     reporter.done(f"nobody else can change {session.host_config.name} meanwhile")
     state = session.state()
     running = _running(session, state)

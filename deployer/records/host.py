@@ -11,6 +11,7 @@ from deployer.records.codec import Record, Tolerant, named
 from deployer.records.failure import PhaseTime
 from deployer.records.hardware import EngineFacts, Gpu, GpuProcess, Listener, ModelFacts
 from deployer.records.release import Release
+from deployer.text import age, moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,30 @@ class Lease(Tolerant):
     valid: bool = False
     state: str = "released"
     """``held``, ``abandoned`` (the connection ended without a farewell) or ``released``."""
+    held_for: float = 0.0
+    step: str | None = None
+    """The step of the change that its service is in; None before the first irreversible one, or if nothing changes."""
+
+    def __str__(self) -> str:
+        what = f"in use for {self.service}" if self.service else "in use"
+        since = f", since {age(self.held_for)} ago" if self.held_for else ""
+        step = f", at the step '{self.step}'" if self.step else ""
+        end = f"the lease ends in {age(self.expires_in)} if nothing more is heard of them"
+        return f"{what} by {self.owner}{since}{step}; {end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(Tolerant):
+    """A host that operators may not change until ``until`` (None: until it is released)."""
+
+    reason: str = ""
+    owner: Owner = field(default_factory=Owner)
+    since: float = 0.0
+    until: float | None = None
+
+    def __str__(self) -> str:
+        until = f" until {moment(self.until)}" if self.until else ""
+        return f"on hold since {moment(self.since)}{until} by {self.owner}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +219,7 @@ class HostState(Record):
     boot_id: str
     services: dict[str, ServiceState]
     lease: Lease | None = None
+    hold: Hold | None = None
     gpus: tuple[Gpu, ...] | None = None
     gpu_processes: tuple[GpuProcess, ...] = ()
     disk_free: int = 0

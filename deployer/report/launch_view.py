@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deployer.deploy.wait import WaitUpdate
-from deployer.sglang.log.launch_state import PHASES, Count
+from deployer.sglang.log.launch import PHASES, Count
 from deployer.text import duration, size
 
 #: Seconds between two lines of one phase without a terminal.

@@ -48,8 +48,9 @@ def status_view(report: StatusReport, *, verbose: bool = False) -> RenderableTyp
         since = f"{change.step} ({age(report.changing_for)})"
         table.add_row("change", f"from {change.from_ or 'nothing'} to {change.to}: {since}")
     if lease := report.lease:
-        reason = f"{escape(str(lease.owner))}: {escape(lease.reason)}"
-        table.add_row("lease", f"{reason}, {lease.expires_in:.0f} s left")
+        table.add_row("lease", escape(str(lease)))
+    if hold := report.observed.hold:
+        table.add_row("[yellow]hold[/yellow]", escape(str(hold)))
     for text in report.drift:
         table.add_row("[yellow]drift[/yellow]", escape(text))
     gpus = report.observed.gpus

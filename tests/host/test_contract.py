@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from deployer.errors import AgentError, ChannelLost, LeaseHeld, LeaseLost, WorldMoved
+from deployer.errors import AgentError, ChannelLost, LeaseHeld, LeaseLost, OnHold, WorldMoved
 from deployer.host.heartbeat import Heartbeat
 from deployer.records.events import FailedEvent, HealthEvent, LogEvent, UnitEvent
 from deployer.records.failure import PhaseTime
-from deployer.records.host import Lease
+from deployer.records.host import Lease, Owner
 from deployer.records.step import Step
 from tests.host.host_contract import (
     GRACE,
@@ -137,7 +137,7 @@ def test_the_lease_excludes_others_and_names_its_holder(place: Place) -> None:
     with pytest.raises(LeaseHeld) as caught:
         acquire(place.connect())
     assert "ann@desk" in caught.value.message
-    assert "for another" in caught.value.message
+    assert "if nothing more is heard of them" in caught.value.message
     assert caught.value.detail["lease"]["owner"]["command"] == "apply"
     assert "token" not in caught.value.detail["lease"]
 
@@ -169,6 +169,30 @@ def test_waiting_for_a_lease(place: Place) -> None:
     place.operator(ttl=1.0)
     acquire(place.connect(), wait=PATIENCE)
     assert 1.0 <= time.monotonic() - begun < PATIENCE
+
+
+def test_a_hold_keeps_operators_from_beginning_and_nobody_from_going_on(place: Place) -> None:
+    worker, other = place.operator(), place.connect()
+    owner = Owner("ann", "desk", 1, "hold")
+    hold = other.hold_set(SERVICE, owner, "load test", None)
+    assert (hold.reason, hold.owner, hold.until) == ("load test", owner, None)
+    assert other.observe({SERVICE: PORT}).hold == hold
+    stage(worker, "0001-a")  # whoever had begun goes on
+    worker.close()
+    with pytest.raises(OnHold, match="load test"):
+        acquire(other)
+    with pytest.raises(OnHold):  # nor is it replaced
+        other.hold_set(SERVICE, owner, "another", 60.0)
+    assert other.hold_release(SERVICE) == hold
+    assert other.hold_release(SERVICE) is None
+    acquire(other)
+
+
+def test_a_hold_ends_by_itself(place: Place) -> None:
+    client = place.connect()
+    client.hold_set(SERVICE, Owner("ann", "desk", 1, "hold"), "short", 0.3)
+    until(lambda: client.observe({SERVICE: PORT}).hold is None)
+    acquire(client)
 
 
 def test_a_late_heartbeat_revives_a_lease_that_nobody_took(place: Place) -> None:

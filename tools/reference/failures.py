@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from deployer.sglang.log.launch_state import PHASES
+from deployer.sglang.log.launch import PHASES
 from deployer.sglang.log.signatures import Signature, signatures
 from tools.reference.markdown import paragraph
 

@@ -12,7 +12,7 @@ import time
 from typing import Any, Iterator, List, Optional
 
 from .base import SCHEMA, Call, Fail, Json, checked, operation
-from .files import Shape, append, read_intact, read_json, set_aside
+from .files import Shape, append, read_intact, read_json, remove_file, set_aside
 from .machine import Machine
 
 LEASE: Shape = {
@@ -24,6 +24,7 @@ LEASE: Shape = {
     "expires_boottime": (int, float),
     "ttl": (int, float),
 }
+HOLD: Shape = {"reason": str, "owner": dict, "since": (int, float), "until": (int, float, type(None))}
 RENEWAL: Shape = {"generation": int, "token": str, "expires_boottime": (int, float)}
 LOCK_WAIT = 60.0  # seconds; the lock is held for moments only, so longer means something is wrong
 POLL = 0.25
@@ -96,7 +97,32 @@ def lease_view(machine: Machine, raw: Optional[Json]) -> Optional[Json]:
     same_boot = raw["boot_id"] == machine.boot_id
     view["expires_in"] = round(raw["expires_boottime"] - machine.boottime(), 3) if same_boot else 0.0
     view["valid"] = raw["state"] == "held" and same_boot and view["expires_in"] > 0
+    if view["valid"]:
+        view["held_for"] = round(max(0.0, time.time() - float(raw.get("acquired") or time.time())), 1)
+        view["step"] = step_of(machine, raw.get("service"))
     return view
+
+
+def hold_path(machine: Machine) -> str:
+    return os.path.join(machine.state_dir, "hold.json")
+
+
+def read_hold(machine: Machine, problems: Optional[List[str]] = None) -> Optional[Json]:
+    """The hold that keeps operators from changing the host; None if there is none, or if its time is over."""
+    hold = read_intact(hold_path(machine), HOLD, problems)
+    if hold is None or (hold["until"] is not None and hold["until"] <= time.time()):
+        return None
+    return {name: hold[name] for name in HOLD}
+
+
+def step_of(machine: Machine, service: Any) -> Optional[str]:
+    """The step of the change that a service is in; None if it is not being changed."""
+    with contextlib.suppress(Fail, OSError):
+        change = read_json(
+            os.path.join(machine.state_dir, checked(service, "service"), "transition.json"), {"step": str}
+        )
+        return change["step"] if change else None
+    return None
 
 
 def holder(lease: Json) -> str:
@@ -113,7 +139,16 @@ class Session:
         self.owner: Json = {}
         self.service: Any = None
 
-    def acquire(self, owner: Json, service: Any, reason: str, ttl: float, reclaim: Optional[Json] = None) -> Json:
+    def acquire(
+        self,
+        owner: Json,
+        service: Any,
+        reason: str,
+        ttl: float,
+        reclaim: Optional[Json] = None,
+        obeys_hold: bool = False,
+    ) -> Json:
+        """Take the lease. A hold stops operators who begin something, never the guard and never one who comes back."""
         machine = self.machine
         with locked(machine):
             set_aside(lease_path(machine), LEASE)
@@ -123,8 +158,10 @@ class Session:
                 if not raw or (raw["generation"], raw["token"]) != (reclaim["generation"], reclaim["token"]):
                     raise Fail("lease-lost", "the lease was taken over by %s" % holder(view), lease=view)
             elif view.get("valid") and view["generation"] != self.generation:
-                text = "held by %s for another %.0f s" % (holder(view), view["expires_in"])
-                raise Fail("lease-held", text, lease=view)
+                raise Fail("lease-held", "held by %s" % holder(view), lease=view)
+            hold = read_hold(machine)
+            if hold and obeys_hold and not reclaim:
+                raise Fail("on-hold", "on hold by %s: %s" % (holder(hold), hold["reason"]), hold=hold)
             lease = {
                 "generation": raw["generation"] + 1 if raw else first_generation(machine),
                 "token": secrets.token_hex(16),
@@ -214,7 +251,7 @@ def acquire(session: Session, args: Json, call: Call) -> Json:
     words = args["owner"], args.get("service"), args.get("reason") or "", float(args["ttl"])
     while True:
         try:
-            return session.acquire(*words, reclaim=args.get("reclaim"))
+            return session.acquire(*words, reclaim=args.get("reclaim"), obeys_hold=True)
         except Fail as failure:
             if failure.code != "lease-held" or session.machine.boottime() >= deadline:
                 raise
@@ -230,3 +267,27 @@ def renew(session: Session, args: Json, call: Call) -> Json:
 def release(session: Session, args: Json, call: Call) -> Json:
     session.finish("released")
     return {}
+
+
+@operation("hold.set", audited=True)
+def set_hold(session: Session, args: Json, call: Call) -> Json:
+    """Keep operators from changing the host from now on; a change under way goes on. Needs no lease."""
+    machine, seconds = session.machine, args.get("seconds")
+    with locked(machine):
+        hold = read_hold(machine)
+        if hold:
+            raise Fail("on-hold", "on hold by %s: %s" % (holder(hold), hold["reason"]), hold=hold)
+        now = time.time()
+        until = None if seconds is None else now + float(seconds)
+        hold = {"reason": str(args["reason"]), "owner": args["owner"], "since": now, "until": until}
+        machine.write_json(hold_path(machine), hold, 0o600)
+    return {"hold": hold}
+
+
+@operation("hold.release", audited=True)
+def release_hold(session: Session, args: Json, call: Call) -> Json:
+    """End the hold; answers the one that was ended."""
+    with locked(session.machine):
+        hold = read_hold(session.machine)
+        remove_file(hold_path(session.machine))
+    return {"hold": hold}

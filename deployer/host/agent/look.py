@@ -13,7 +13,7 @@ from deployer.reach import HEALTH_TIMEOUT
 from .base import SCHEMA, Call, Json, checked, operation, own_hash
 from .files import read_text
 from .gpus import Sampler, gpu_facts
-from .lease import Session, lease_view, read_lease
+from .lease import Session, lease_view, read_hold, read_lease
 from .machine import SMI_TIMEOUT
 from .service import Service, unit_file
 from .survey import engine_facts, model_facts
@@ -76,6 +76,7 @@ def observe(session: Session, args: Json, call: Call) -> Json:
     return {
         "boot_id": machine.boot_id,
         "lease": lease,
+        "hold": read_hold(machine, problems),
         "services": {
             item["service"]: service_state(Service(machine, item["service"]), item.get("port") or 0, problems)
             for item in args.get("services") or []

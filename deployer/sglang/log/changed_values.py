@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from functools import cache
 
 from deployer.sglang.log.record import message_of
-from deployer.sglang.log.signatures import expressions
 
 #: Lines that name every argument and explain none.
 _LISTS = re.compile(r"server_args=|^usage: |launch_command|max_total_num_tokens=\d")
@@ -20,14 +19,38 @@ _CHANGE = re.compile(
     r"|enabl\w*|incompatible|not supported|does not support|only supports?|fall(?:s|ing)? ?back|fallback|forc\w+"
     r"|ignor\w*|automatically|by default|turned (?:on|off)|auto-\w+)\b"
 )
+#: For arguments that SGLang's sentence does not call by the name of the flag.
+_SENTENCES: dict[str, str] = {
+    "disable_overlap_schedule": r"(?i)overlap schedul",
+    "attention_backend": r"(?i)attention backend|attention_backend",
+    "decode_attention_backend": r"(?i)decode attention backend|attention backend",
+    "prefill_attention_backend": r"(?i)prefill attention backend|attention backend",
+    "ep_size": r"(?i)expert parallel size",
+    "dp_size": r"(?i)data parallel size",
+    "disable_cuda_graph": r"(?i)cuda graphs? (?:is|are) disabled|disabl\w+ (?:the )?cuda graph",
+    "disable_decode_cuda_graph": r"(?i)cuda graphs? (?:is|are) disabled|disabl\w+ (?:decode )?cuda graph",
+    "disable_prefill_cuda_graph": r"(?i)disabl\w+ prefill cuda graph",
+    "cuda_graph_max_bs": r"(?i)cuda[ _]graph[ _]max[ _]bs|cuda graph (?:batch|bs)",
+    "max_running_requests": r"(?i)max[ _]running[ _]requests?|mamba state cache",
+    "page_size": r"(?i)page[ _]sizes?\b",
+    "kv_cache_dtype": r"(?i)kv[ _]cache[ _](?:dtype|data type)",
+    "quantization": r"(?i)quantization",
+    "moe_runner_backend": r"(?i)moe[ _]runner[ _]backend|as moe runner",
+    "schedule_conservativeness": r"(?i)schedule conservativeness",
+    "chunked_prefill_size": r"(?i)chunked[ _]prefill[ _]size|chunked prefill (?:is )?(?:disabled|turned)",
+    "disable_radix_cache": r"(?i)radix cache",
+    "mem_fraction_static": r"(?i)mem[ _]fraction[ _]static",
+    "context_length": r"(?i)context[ _]length",
+    "max_total_tokens": r"(?i)max[ _]total(?:[ _]num)?[ _]tokens",
+}
 
 
 @cache
 def _pattern(argument: str) -> re.Pattern[str]:
     words = re.escape(argument).replace("_", "[-_ ]")
     named = rf"(?i)(?<![A-Za-z0-9_])(?:--)?{words}(?![A-Za-z0-9_])"
-    also = expressions("subjects").get(argument)
-    return re.compile(f"{named}|{also}" if also else named)
+    also = _SENTENCES.get(argument)
+    return re.compile(f"{named}|{also.removeprefix('(?i)')}" if also else named)
 
 
 def reason(argument: str, lines: Iterable[str]) -> str | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from deployer.sglang.log.endings import UnitEnd
-from deployer.sglang.log.failures import STOPPED, UNKNOWN, Cause, Search
+from deployer.sglang.log.failures import STOPPED, UNKNOWN, Cause, Search, find
+from deployer.sglang.log.launch import LaunchState
 from deployer.sglang.log.launch_file import starts
-from deployer.sglang.log.launch_state import LaunchState
 from deployer.sglang.log.other_programs import may_be_sglang, other_program
 from deployer.sglang.log.signatures import any_of, found_in, telling
 from deployer.sglang.log.text import Line, without_routine
@@ -160,7 +160,7 @@ def diagnose(
 
 
 def _signature(run: Sequence[Line]) -> str:
-    cause = Search(run).answer()
+    cause = find(run)
     return cause.signature if cause else NONE
 
 

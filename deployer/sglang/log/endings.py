@@ -27,7 +27,11 @@ _BEFORE_EXEC = {
     200: ("unit_workdir", "the unit's working directory cannot be entered", "check home and permissions"),
     203: ("unit_exec", "the engine's Python cannot be executed", "check engine.python on the host"),
     216: ("unit_group", "the unit's group does not exist", "check the service's user on the host"),
-    217: ("unit_user", "the unit's user does not exist", "create the user, or name another one in the inventory"),
+    217: (
+        "unit_user",
+        "the unit's user does not exist",
+        "create the user, or name another one in the inventory",
+    ),
 }
 _NO_MESSAGE = "the server ended without an error message"
 #: What to do about a failure that no signature explains.

@@ -13,13 +13,13 @@ from dataclasses import replace
 from deployer.sglang.log import endings
 from deployer.sglang.log.endings import UnitEnd
 from deployer.sglang.log.indexed_log import NOISE, SERVING, IndexedLog
-from deployer.sglang.log.launch_state import PHASES
+from deployer.sglang.log.launch import PHASES
 from deployer.sglang.log.record import message_of
-from deployer.sglang.log.signatures import STOPPED, UNKNOWN, Cause, Signature, any_of, expressions, found_in
+from deployer.sglang.log.signatures import FATAL_LINES, STOPPED, UNKNOWN, Cause, Signature, any_of, found_in
 from deployer.sglang.log.text import Line, read_lines, without_routine
 from deployer.sglang.log.tracebacks import Trace, bare_errors, tracebacks
 
-__all__ = ["STOPPED", "UNKNOWN", "Cause", "UnitEnd", "classify", "fatal_patterns"]
+__all__ = ["STOPPED", "UNKNOWN", "Cause", "UnitEnd", "classify", "fatal_patterns", "find"]
 
 _SECONDARY = re.compile(
     r"(?m)^(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError)\b|died during initialization"
@@ -49,7 +49,7 @@ _BEFORE = 400
 
 def fatal_patterns() -> list[str]:
     """Return regular expressions for single lines, each certain proof that the launch has failed."""
-    return list(expressions("fatal").values())
+    return list(FATAL_LINES)
 
 
 def classify(
@@ -68,13 +68,24 @@ def classify(
     return search.answer() or endings.first_error(search.lines, search.reached)
 
 
+def find(
+    lines: Sequence[Line],
+    unit: UnitEnd | None = None,
+    *,
+    stalled: str | None = None,
+    kernel: Sequence[Line] = (),
+) -> Cause | None:
+    """Like `classify`, for a log that may not hold a failure: None then."""
+    return Search(lines, unit, kernel, stalled).answer()
+
+
 class Search(IndexedLog):
     """The search for the cause in one log."""
 
     def __init__(
         self,
         lines: Sequence[Line],
-        unit: UnitEnd | None = None,
+        unit: UnitEnd | None,
         kernel: Sequence[Line] = (),
         stalled: str | None = None,
     ) -> None:
@@ -134,14 +145,17 @@ class Search(IndexedLog):
             quote = message_of(self.lines[index].text)
             return self.cause(event, self.around(index, 2, 1), self.phase_at(index), quote)
         signature = match(event)
-        if signature is not None and signature.generic:
+        if signature is None:
+            return None
+        phase = self.phase_of(event)
+        if signature.generic:
             near = self.lines[max(0, event.first - _BEFORE) : event.first]
             for position, line in enumerate(near, max(0, event.first - _BEFORE)):
                 specific = _specific(line.text)
                 if specific is not None:
                     shown = [*self.around(position, 0, 1), *event.shown]
-                    return self.cause(specific, shown, self.phase_of(event), message_of(line.text), event.rank)
-        return self.of_trace(event)
+                    return self.cause(specific, shown, phase, message_of(line.text), event.rank)
+        return self.cause(signature, event.shown, phase, _innermost(event), event.rank)
 
     def by_kernel(self) -> Cause | None:
         """Return what the kernel's messages, or systemd's, prove."""
@@ -237,9 +251,15 @@ class Search(IndexedLog):
         for one in (one for one in found_in("stall") if one.phase == phase):
             if any(one.regex.search(line.text) for line in self.lines):
                 return Cause(one.id, phase, one.cause, one.remedy, lines, one.reference, numbers)
-        cause = f"nothing moved in phase {phase}: no log line, no bytes read, no CPU time used"
-        remedy = "look at the processes on the host (py-spy dump, nvidia-smi); raise deadlines.stall if it is only slow"
-        return Cause("stalled", phase, cause, remedy, lines, None, numbers)
+        return Cause(
+            "stalled",
+            phase,
+            f"nothing moved in phase {phase}: no log line, no bytes read, no CPU time used",
+            "look at the processes on the host (py-spy dump, nvidia-smi); raise deadlines.stall if it is only slow",
+            lines,
+            None,
+            numbers,
+        )
 
     def unknown(self, trace: Trace) -> Cause:
         """Return an unknown cause: the traceback's innermost exception and the lines around it."""

@@ -7,16 +7,46 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
+from deployer.sglang.log.launch import PHASES
 from deployer.sglang.log.launch_file import CONSEQUENCE, Start, read_start
-from deployer.sglang.log.launch_state import PHASES
 from deployer.sglang.log.record import record_in
-from deployer.sglang.log.signatures import expressions, telling
+from deployer.sglang.log.signatures import telling
 from deployer.sglang.log.text import Line
 from deployer.sglang.log.tracebacks import Trace
 
 NOISE = re.compile(
     r"server_args=|^usage: |^ {10,}\[|UserWarning: |^ *warnings\.warn\(|Ignore import error when loading"
     r"|INFO: +\d|Completed \| \d|Capturing batches|(?:Decode|Prefill) batch"
+)
+#: Frames of a traceback that show how far its rank was; the last phase that matches counts.
+_FRAME_PHASES = (
+    (
+        "dist-init",
+        r"in (?:init_torch_distributed|init_distributed_environment|initialize_model_parallel|init_parallel\w*"
+        r"|init_world_group|ncclCommInitRank|init_process_group|new_group)\b"
+        r"|parallel_state\.py\", line \d+, in __init__",
+    ),
+    (
+        "load",
+        r"in (?:load_model|load_weights|get_model|_initialize_model|init_lora_manager|get_model_architecture"
+        r"|_prepare_weights)\b",
+    ),
+    (
+        "kv-pool",
+        r"in (?:init_memory_pool|alloc_memory_pool|profile_max_num_token\w*|init_kv_cache\w*|init_attention_backend)\b",
+    ),
+    (
+        "capture",
+        r"in (?:init_cuda_graphs?|init_device_graphs?|_?capture|_?capture_\w+|init_piecewise_cuda_graphs?)\b"
+        r"|Capture .{0,40}graph failed: ",
+    ),
+    (
+        "warm-up",
+        r"Initialization failed\. warmup error|in _?(?:wait_and_warmup|execute_server_warmup|send_warmup\w*)\b"
+        r"|\b(?:event_loop_\w+|\w+_event_loop)\b"
+        r"|in (?:get_next_batch_to_run|run_batch|process_batch_result\w*|forward_batch_generation|handle_loop"
+        r"|print_exception_wrapper)\b",
+    ),
 )
 SERVING = {"http-up", "warm-up", "ready"}
 _READY = "The server is fired up and ready to roll"
@@ -97,7 +127,7 @@ class IndexedLog:
         """Return the phase in which a traceback's rank was, by its frames and by the log before it."""
         context = self.phase_at(trace.first, trace.rank)
         text = trace.text
-        by_frames = [phase for phase, regex in expressions("frames").items() if re.search(regex, text)]
+        by_frames = [phase for phase, regex in _FRAME_PHASES if re.search(regex, text)]
         if not by_frames or (by_frames[-1] == "warm-up" and context in SERVING):
             return context
         return by_frames[-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from deployer.sglang.log.launch_state import (
     ORDER,
@@ -18,10 +19,22 @@ from deployer.sglang.log.launch_state import (
     LaunchState,
     RankProgress,
     Span,
+    finish_timeline,
     noteworthy,
 )
 from deployer.sglang.log.record import records
 from deployer.sglang.log.text import COLOUR
+
+__all__ = [
+    "PHASES",
+    "Count",
+    "LaunchLog",
+    "LaunchState",
+    "RankProgress",
+    "Span",
+    "finish_timeline",
+    "noteworthy",
+]
 
 #: The lines of a launch. Every expression is bounded: a line of a megabyte is read in linear time.
 _UVICORN = re.compile(r"INFO: {1,8}(Started server process|Uvicorn running on)", re.ASCII)
@@ -89,10 +102,17 @@ class LaunchLog:
     _t: float = 0.0
     _moved: dict[str, _Rank] = field(default_factory=dict)
 
-    def feed(self, text: str, t: float) -> None:
-        """Read a line, or a part of one that ended in a carriage return, seen at ``t`` seconds."""
+    def feed(self, text: str, t: float, piece: bool = False) -> None:
+        """Read one line seen at ``t`` seconds, or (``piece``) a part of one that ended in a carriage return.
+
+        Both are read alike: bars are found wherever they stand.
+        """
+        del piece
         if math.isfinite(t):
             self._t = max(self._t, t)
+        if "\n" not in text and "\r" not in text:
+            self._part(text)
+            return
         for part in re.split(r"[\r\n]", text):
             self._part(part)
 
@@ -119,8 +139,10 @@ class LaunchLog:
         ends = [start for _, start in starts[1:]] + [max(self._t, starts[-1][1])]
         return LaunchState(
             phase=self._phase,
-            ranks=tuple(rank.frozen() for rank in self._in_order()),
-            spans=tuple(Span(*start, max(0.0, end - start[1])) for start, end in zip(starts, ends, strict=True)),
+            ranks=tuple(rank.frozen() for _, rank in sorted(self._ranks.items(), key=_rank_key)),
+            spans=tuple(
+                Span(name, start, max(0.0, end - start)) for (name, start), end in zip(starts, ends, strict=True)
+            ),
             values=dict(self._values),
             dialect=self._dialect,
             waiting_for=self._waiting_for(),
@@ -229,7 +251,7 @@ class LaunchLog:
     def _bars(self, text: str) -> None:
         for bar in SHARDS.finditer(text):
             count = Count(int(bar[1]), int(bar[2]))
-            name = next((rank.name for rank in self._in_order()), "")
+            name = min(self._ranks, key=lambda name: _rank_key((name, self._ranks[name])), default="")
             one = self._reach(name, "load")
             if one.shards is None or count.total != one.shards.total or count.done >= one.shards.done:
                 one.shards = count
@@ -270,16 +292,9 @@ class LaunchLog:
         if found:
             self._values[name] = float(found[1]) if "." in found[1] else int(found[1])
 
-    def _in_order(self) -> list[_Rank]:
-        """Return the ranks with ``TP2`` before ``TP10``."""
-
-        def numbered(rank: _Rank) -> list[tuple[str, int]]:
-            return [(word.rstrip("0123456789"), int("0" + re.sub(r"\D", "", word))) for word in rank.name.split()]
-
-        return sorted(self._ranks.values(), key=numbered)
-
     def _waiting_for(self) -> str:
-        ranks, state = self._in_order(), self._phase
+        ranks = [rank for _, rank in sorted(self._ranks.items(), key=_rank_key)]
+        state = self._phase
         if state == "launch":
             return "the ranks to start" if self._dialect else "imports and arguments"
         if state == "dist-init":
@@ -309,6 +324,11 @@ def _named(ranks: list[_Rank]) -> str:
         return ""
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return f": {', '.join(names[:4])}{more}"
+
+
+def _rank_key(item: tuple[str, Any]) -> list[tuple[str, int]]:
+    """Sorts ``TP2`` before ``TP10``."""
+    return [(word.rstrip("0123456789"), int("0" + re.sub(r"\D", "", word))) for word in item[0].split()]
 
 
 def _float(text: str | None) -> float | None:

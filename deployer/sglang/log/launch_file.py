@@ -7,8 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deployer.sglang.log.launch import LaunchLog
-from deployer.sglang.log.launch_state import PHASES, LaunchState, noteworthy
+from deployer.sglang.log.launch import PHASES, LaunchLog, LaunchState, noteworthy
 from deployer.sglang.log.record import records
 from deployer.sglang.log.text import Line
 from deployer.sglang.log.tracebacks import HEAD

@@ -20,14 +20,10 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
-
-_DATA = files("deployer.sglang") / "data"
 
 UNKNOWN = "unknown"
 STOPPED = "stopped"
@@ -42,13 +38,13 @@ class Signature:
     phase: str | None
     where: str
     regex: re.Pattern[str]
+    frames: re.Pattern[str] | None
+    raised: re.Pattern[str] | None
+    generic: bool
+    cured_by: re.Pattern[str] | None
     cause: str
     remedy: str
     refs: tuple[str, ...]
-    frames: re.Pattern[str] | None = None
-    raised: re.Pattern[str] | None = None
-    cured_by: re.Pattern[str] | None = None
-    generic: bool = False
 
     @property
     def reference(self) -> str | None:
@@ -79,21 +75,31 @@ class Cause:
 @cache
 def signatures() -> tuple[Signature, ...]:
     """Return all known signatures; within one ``where`` the most specific first."""
-    data = json.loads((_DATA / "failures.json").read_text("utf-8"))
+    data = json.loads((files("deployer.sglang") / "data" / "failures.json").read_text("utf-8"))
     first: dict[str, dict[str, Any]] = {}
     for item in data:
         base = first.setdefault(item["id"], item)
         item.update({key: base[key] for key in ("phase", "cause", "remedy", "refs") if key not in item})
-        item.update({key: re.compile(item[key]) for key in ("regex", "frames", "raised", "cured_by") if key in item})
-        item["refs"] = tuple(item["refs"])
-    return tuple(Signature(**item) for item in data)
+    return tuple(
+        Signature(
+            id=item["id"],
+            phase=item["phase"],
+            where=item["where"],
+            regex=re.compile(item["regex"]),
+            frames=_optional(item.get("frames")),
+            raised=_optional(item.get("raised")),
+            generic=bool(item.get("generic")),
+            cured_by=_optional(item.get("cured_by")),
+            cause=item["cause"],
+            remedy=item["remedy"],
+            refs=tuple(item["refs"]),
+        )
+        for item in data
+    )
 
 
-@cache
-def expressions(table: str) -> Mapping[str, str]:
-    """Return the regular expressions of a table of ``data/log.toml``, by their names."""
-    named = tomllib.loads((_DATA / "log.toml").read_text("utf-8"))[table]
-    return {name: "|".join(one) if isinstance(one, list) else one for name, one in named.items()}
+def _optional(pattern: str | None) -> re.Pattern[str] | None:
+    return None if pattern is None else re.compile(pattern)
 
 
 @cache
@@ -134,3 +140,19 @@ def _has_word(text: str) -> bool:
 
 
 _telling = lru_cache(maxsize=1 << 14)(_has_word)
+
+
+#: Expressions for single lines, each certain proof that a launch being watched has failed; no good launch prints one.
+FATAL_LINES = (
+    r"hit an exception: Traceback \(most recent call last\)",
+    r"\[Errno \d+\] error while attempting to bind on address",
+    r"^torch\.(?:cuda\.)?OutOfMemoryError: ",
+    r"^(?:\w+\.)*\w*(?:Exception|Error): Capture [\w ]{0,30}graph failed: ",
+    r"^[\w .-]{1,40}: error: (?:argument [^ ]|unrecognized arguments|ambiguous option|the following arguments are)",
+    r"Rank \d+ scheduler (?:died during initialization|is dead)",
+    r"Received sigquit from a child process",
+    r"SIGQUIT received\. signum",
+    r"Subprocess \S+ \(pid=\d+\) crashed with exit code",
+    r"Initialization failed\. warmup error",
+    r"\[sgl_kernel\] CRITICAL: Could not load any common_ops library",
+)

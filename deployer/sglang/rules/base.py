@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -120,10 +120,13 @@ class Rule:
 
     def findings(self, facts: Facts) -> list[Finding]:
         """Return what it finds; nothing if it lacks a fact."""
-        return [] if self.lacks(facts) else [self.finding(hit) for hit in self.check(facts)]
+        return [] if self.lacks(facts) else [self._finding(hit) for hit in self.check(facts)]
 
-    def finding(self, hit: Hit) -> Finding:
-        """Return a hit as a finding of this rule."""
+    def finding(self, message: str, where: KeyPath = ()) -> Finding:
+        """Return a finding of this rule that its function could not make."""
+        return self._finding(Hit(message, where))
+
+    def _finding(self, hit: Hit) -> Finding:
         return Finding(
             self.id,
             hit.severity or self.severity,
@@ -136,16 +139,21 @@ class Rule:
 
     def lacks(self, facts: Facts) -> frozenset[Need]:
         """Return the facts that it needs and that are unknown."""
-        seen = facts.seen
-        known = {
-            Need.VERSION: facts.version is not None,
-            Need.GPUS: bool(seen.gpus),
-            Need.MODEL: seen.model is not None,
-            Need.WEIGHTS: bool(seen.weight_bytes),
-            Need.PACKAGES: bool(seen.packages),
-            Need.MEMORY: bool(seen.memory),
-        }
-        return frozenset(need for need in self.needs if not known[need])
+        return frozenset(need for need in self.needs if not has(facts, need))
+
+
+def has(facts: Facts, need: Need) -> bool:
+    """Return whether a fact is known."""
+    seen = facts.seen
+    facts_known: Mapping[Need, bool] = {
+        Need.VERSION: facts.version is not None,
+        Need.GPUS: bool(seen.gpus),
+        Need.MODEL: seen.model is not None,
+        Need.WEIGHTS: bool(seen.weight_bytes),
+        Need.PACKAGES: bool(seen.packages),
+        Need.MEMORY: bool(seen.memory),
+    }
+    return facts_known[need]
 
 
 class Theme:

@@ -27,7 +27,7 @@ from deployer.sglang.rules import (
     sizes,
     version,
 )
-from deployer.sglang.rules.base import Finding, Hit, Need, Rule, Severity, Theme
+from deployer.sglang.rules.base import Finding, Need, Rule, Severity, Theme
 from deployer.sglang.rules.facts import Facts
 
 THEMES: tuple[Theme, ...] = tuple(
@@ -67,7 +67,7 @@ class Report:
 
     def with_problems(self, problems: Iterable[str]) -> Report:
         """Return the report with problems that only rendering the unit, or SGLang itself, could find."""
-        added = [_RENDERING.finding(Hit(problem)) for problem in problems]
+        added = [_RENDERING.finding(problem) for problem in problems]
         return replace(self, findings=_ranked([*self.findings, *added]))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
-from deployer.sglang.log.batches import visible_slots
 from deployer.sglang.rules.base import Hit, Severity, Theme
 from deployer.sglang.rules.facts import Facts
 
@@ -123,9 +123,11 @@ def pp_mixed_chunk(facts: Facts) -> Iterator[Hit]:
 @THEME.rule("decode-log-interval")
 def decode_log_interval(facts: Facts) -> Iterator[Hit]:
     interval, loop = facts.whole("--decode-log-interval"), facts.profile.loop_size
-    if facts.pp > 1 and interval and interval > 0 and (visible := visible_slots(interval, loop)) < loop:
-        text = f"{interval} with loop size {loop}: the log shows {visible} of {loop} slots"
-        yield Hit(text, facts.at("--decode-log-interval"))
+    if facts.pp > 1 and interval and interval > 0 and gcd(interval, loop) != 1:
+        yield Hit(
+            f"{interval} with loop size {loop}: the log shows {loop // gcd(interval, loop)} of {loop} slots",
+            facts.at("--decode-log-interval"),
+        )
 
 
 @THEME.rule("pp-unsupported-flag")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from deployer.resources import knowledge
 from deployer.sglang.flags.extra import missing
 from deployer.sglang.flags.versions import history, known_versions
 from deployer.sglang.rules.base import Hit, Theme
@@ -13,8 +12,26 @@ from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("version", "Versions")
 
-#: What the published wheels require: version -> distribution -> version.
-PINS = "sglang/data/pins.toml"
+#: What the published wheels require, by their metadata: version -> distribution -> version.
+PINS: Mapping[str, Mapping[str, str]] = {
+    "0.4.6.post5": {"torch": "2.6.0", "transformers": "4.51.1", "sgl-kernel": "0.1.4", "flashinfer-python": "0.2.5"},
+    "0.5.2": {"torch": "2.8.0", "transformers": "4.56.1", "sgl-kernel": "0.3.9.post2", "flashinfer-python": "0.3.1"},
+    "0.5.5": {"torch": "2.8.0", "transformers": "4.57.1", "sgl-kernel": "0.3.16.post5", "flashinfer-python": "0.5.0"},
+    "0.5.9": {"torch": "2.9.1", "transformers": "4.57.1", "sgl-kernel": "0.3.21", "flashinfer-python": "0.6.3"},
+    "0.5.10.post1": {
+        "torch": "2.9.1", "transformers": "5.3.0", "sglang-kernel": "0.4.1", "flashinfer-python": "0.6.7.post3",
+    },
+    "0.5.12.post1": {
+        "torch": "2.11.0", "transformers": "5.6.0", "sglang-kernel": "0.4.2.post2",
+        "flashinfer-python": "0.6.11.post1",
+    },
+    "0.5.16": {
+        "torch": "2.11.0", "transformers": "5.12.1", "sglang-kernel": "0.4.5", "flashinfer-python": "0.6.14",
+    },
+    "0.5.23": {
+        "torch": "2.14.1", "transformers": "5.19.0", "sglang-kernel": "0.4.10", "flashinfer-python": "0.7.2",
+    },
+}  # fmt: skip
 
 
 def release(version: str) -> str:
@@ -62,7 +79,7 @@ def flags_inexact(facts: Facts) -> Iterator[Hit]:
 
 @THEME.rule("package-pins")
 def package_pins(facts: Facts) -> Iterator[Hit]:
-    pins = knowledge(PINS).get(str(facts.version).removeprefix("v"), {})
+    pins = PINS.get(str(facts.version).removeprefix("v"), {})
     wrong = [
         f"{name} {facts.seen.packages[name]} instead of {wanted}"
         for name, wanted in pins.items()

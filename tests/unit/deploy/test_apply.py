@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from deployer.errors import (
     ChannelLost,
     ConsentRequired,
     DeployerError,
+    HostUnreachable,
+    LeaseHeld,
+    LeaseLost,
+    OnHold,
     Refused,
     ValidationRefused,
 )
@@ -383,6 +388,87 @@ def test_a_lease_that_somebody_else_took_ends_our_part(live_world: FakeWorld) ->
 def test_a_connection_lost_while_the_intent_is_written_is_taken_up(live_world: FakeWorld) -> None:
     live_world.faults["transition.begin"] = [ChannelLost("gone")]
     assert run(live_world, "tp2").outcome == "live"
+
+
+@pytest.mark.parametrize("op", ["lease.acquire", "observe", "stage", "probe"])
+def test_a_connection_lost_before_anything_was_changed_is_made_again(live_world: FakeWorld, op: str) -> None:
+    live_world.engines |= {f"{number:04d}-tp2": engine(TP2) for number in (2, 3)}
+    live_world.faults[op] = [ChannelLost("gone")]
+    words: list[str] = []
+    wanted = load_profile("tp2", profile_folders())
+    with session(live_world) as opened:
+        outcome = opened.persist(lambda: apply(opened, wanted, Reporter(), Agreed()), words.append)
+    assert (outcome.outcome, live_world.service("kimi").release) == ("live", outcome.release)
+    assert words == ["gone; nothing was changed, trying again"]
+
+
+def test_a_connection_that_keeps_breaking_ends_the_command(live_world: FakeWorld) -> None:
+    live_world.faults["observe"] = [ChannelLost("gone")] * 9
+    wanted = load_profile("tp2", profile_folders())
+    with session(live_world) as opened, pytest.raises(ChannelLost):
+        opened.persist(lambda: apply(opened, wanted, Reporter(), Agreed()), lambda text: None)
+    restored(live_world)
+
+
+@pytest.mark.parametrize("failure", [LeaseLost, HostUnreachable])
+def test_a_release_that_was_promoted_is_live_whoever_ends_the_change(
+    live_world: FakeWorld, failure: type[DeployerError]
+) -> None:
+    live_world.faults["converge"] = [ChannelLost("gone")]
+    wanted = load_profile("tp2", profile_folders())
+    with session(live_world) as opened:
+
+        def taken_over(on_try: Any) -> None:
+            opened.close(bye=False)
+            opened.open()
+            raise failure("gone for good")
+
+        opened.reconnect = taken_over  # type: ignore[method-assign]
+        outcome = apply(opened, wanted, Reporter(), Agreed())
+    assert (outcome.outcome, outcome.exit_code, outcome.failure) == ("live", 0, None)
+    assert outcome.notes == ("after the promotion: gone for good; the host completes the change by itself",)
+
+
+def test_a_promoted_release_of_a_host_that_is_gone_is_said_to_be_live(live_world: FakeWorld) -> None:
+    live_world.faults["converge"] = [ChannelLost("gone")]
+    wanted = load_profile("tp2", profile_folders())
+    with session(live_world) as opened:
+
+        def gone(on_try: Any) -> None:
+            live_world.faults["observe"] = [ChannelLost("gone")] * 3
+            raise HostUnreachable("gpu1 could not be reached again")
+
+        opened.reconnect = gone  # type: ignore[method-assign]
+        outcome = apply(opened, wanted, Reporter(), Agreed())
+    assert outcome.exit_code == 8
+    assert outcome.message.startswith("0002-tp2 was promoted and is the live release; gpu1 could not be reached")
+
+
+def test_waiting_for_somebody_else(live_world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployer.deploy.session.POLL", 0)
+    with session(live_world) as other, session(live_world) as opened:
+        other.acquire()
+        with pytest.raises(LeaseHeld):
+            opened.take_lease(lambda text: None)
+        words: list[str] = []
+
+        def one_leaves(text: str) -> None:
+            words.append(text)
+            other.close()
+
+        opened.patience = math.inf
+        opened.take_lease(one_leaves)
+    assert len(words) == 1
+    assert words[0].startswith("waiting, ")
+    assert "fake is in use for kimi by " in words[0]
+
+
+def test_a_hold_refuses_a_change_before_anything_happens(live_world: FakeWorld) -> None:
+    with session(live_world) as other:
+        other.client.hold_set("kimi", other.owner, "load test", None)
+    with pytest.raises(OnHold, match="load test"):
+        run(live_world, "tp2")
+    restored(live_world)
 
 
 def test_a_transition_that_is_damaged_while_the_connection_is_down_is_undone(live_world: FakeWorld) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.errors import AgentError, ChannelLost, HostError, LeaseHeld, LeaseLost, WorldMoved
+from deployer.errors import AgentError, ChannelLost, HostError, LeaseHeld, LeaseLost, OnHold, WorldMoved
 from deployer.host.channel import ChannelHost, Tail, begin_agent, result_of
 from deployer.host.client import HostClient
 from deployer.host.hostkeys import pinned_fingerprint
@@ -20,6 +20,7 @@ from deployer.records.endpoint import Endpoint
 from deployer.records.events import RunLine
 from deployer.records.host import ServiceState
 from deployer.records.release import Release
+from deployer.text import moment
 from tests.fakes.host import Engine, FakeHost, FakeWorld
 
 
@@ -143,19 +144,34 @@ def test_the_hosts_refusals_in_the_operators_words(code: str, kind: type[Excepti
     lease = {
         "owner": {"user": "ann", "host": "desk", "pid": 3, "command": "apply"},
         "expires_in": 12.4,
+        "held_for": 181.2,
+        "step": "bench",
         "service": "kimi",
     }
     error = translated(AgentError(code, "why", detail={"lease": lease}), "gpu1")
     assert type(error) is kind
     if kind is LeaseHeld:
-        assert error.message == "gpu1 is being changed for kimi by ann@desk (apply, pid 3), for another 12 s at least"
+        assert error.message == (
+            "gpu1 is in use for kimi by ann@desk (apply, pid 3), since 3 min ago, at the step 'bench'; "
+            "the lease ends in 12 s if nothing more is heard of them"
+        )
+
+
+def test_a_hold_says_who_why_and_until_when() -> None:
+    owner = {"user": "ann", "host": "desk", "pid": 0, "command": ""}
+    hold = {"owner": owner, "reason": "load test", "since": 1.0, "until": None}
+    error = translated(AgentError("on-hold", "why", detail={"hold": hold}), "gpu1")
+    assert (type(error), error.exit_code) == (OnHold, 4)
+    assert error.message == f"gpu1 is on hold since {moment(1.0)} by ann@desk: load test"
+    ends = translated(AgentError("on-hold", "why", detail={"hold": {**hold, "until": 7200.0}}), "gpu1")
+    assert f" until {moment(7200.0)} by " in ends.message
 
 
 @pytest.mark.parametrize("lease", [None, {}, {"owner": "ann"}])
 def test_a_lease_that_is_held_by_nobody_known_is_still_held(lease: object) -> None:
     error = translated(AgentError("lease-held", "why", detail={"lease": lease}), "gpu1")
     assert type(error) is LeaseHeld
-    assert error.message == "gpu1 is being changed by somebody, for another 0 s at least"
+    assert error.message == "gpu1 is in use by somebody; the lease ends in 0 s if nothing more is heard of them"
 
 
 def test_a_release_whose_manifest_cannot_be_read_hides_no_other() -> None:

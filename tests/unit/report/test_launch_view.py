@@ -18,8 +18,8 @@ from tests.unit.sglang.log.logs import launch
 def updates(name: str) -> list[WaitUpdate]:
     log = LaunchLog()
     result = []
-    for t, _, text in launch(name):
-        log.feed(text, t)
+    for t, piece, text in launch(name):
+        log.feed(text, t, piece)
         state = log.state
         lines = (text,) if text.strip() else ()
         result.append(

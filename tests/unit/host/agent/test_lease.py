@@ -43,7 +43,7 @@ def test_one_of_another_boot_is_not_valid(machine: FakeMachine) -> None:
 
 def test_it_excludes_others_until_it_expires(machine: FakeMachine, operator: Operator) -> None:
     other = Operator(machine)
-    with pytest.raises(Fail, match=r"held by ann@desk \(apply\) for another \d+ s") as caught:
+    with pytest.raises(Fail, match=r"held by ann@desk \(apply\)") as caught:
         other.take_lease()
     assert caught.value.code == "lease-held"
     machine.sleep(61.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployer.sglang.log.launch_state import PHASES
+from deployer.sglang.log.launch import PHASES
 
 AT = "2026-01-01 10:00:"
 #: What the log of a launch says until it is in a phase, in the words of 0.5.12.

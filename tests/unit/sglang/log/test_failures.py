@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployer.sglang.log.failures import UNKNOWN, classify, fatal_patterns
-from deployer.sglang.log.launch_state import PHASES
+from deployer.sglang.log.launch import PHASES
 from deployer.sglang.log.signatures import WHERE, signatures
 from deployer.sglang.log.text import read_lines
 from deployer.sglang.log.tracebacks import tracebacks

@@ -18,7 +18,7 @@ from deployer.errors import UsageError
 from deployer.inspect.diagnose import of_file
 from deployer.sglang.log.diagnosis import diagnose
 from deployer.sglang.log.encoding import Damaged, compressed, text_of, unpacked
-from deployer.sglang.log.failures import Search
+from deployer.sglang.log.failures import find
 from deployer.sglang.log.launch import LaunchLog
 from deployer.sglang.log.launch_file import read_start
 from deployer.sglang.log.signatures import signatures
@@ -62,7 +62,7 @@ def test_logs_in_json() -> None:
     numbers = [json.dumps({"MESSAGE": list(line.encode()), "_PID": "7"}) for line in FAILED]
     ours = [json.dumps({"t": 1.5, "text": line, "source": "engine"}) for line in FAILED]
     for lines in (docker, journal, numbers, ours):
-        found = Search(list(read_lines(lines))).answer()
+        found = find(list(read_lines(lines)))
         assert found is not None
         assert found.signature == "cuda_oom_load"
     assert read(docker[0])[0].stamp == read("2026-01-01T10:00:00.5Z x")[0].stamp
@@ -130,7 +130,7 @@ def test_no_signature_calls_a_good_log_a_failure(name: str) -> None:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_warnings_of_good_launches_are_not_the_cause_of_a_bad_one(name: str) -> None:
     lines = [text for _, _, text in launch(name) if "SIGTERM" not in text]
-    found = Search(list(read_lines([*lines, *trace("ZeroDivisionError: division by zero", rank="TP9")]))).answer()
+    found = find(list(read_lines([*lines, *trace("ZeroDivisionError: division by zero", rank="TP9")])))
     assert found is not None
     assert found.signature == "unknown"
     assert found.cause == "ZeroDivisionError: division by zero"
@@ -142,8 +142,8 @@ def test_the_middle_of_routine_lines_is_left_out_and_changes_nothing() -> None:
     kept = without_routine(list(read_lines(log)))
     assert len(kept) < len(log) - 150
     assert [line.text for line in kept if line not in kept[-4:]][-4:] == work[:4]
-    whole = Search(list(read_lines(log))).answer()
-    assert whole == Search(kept).answer()
+    whole = find(list(read_lines(log)))
+    assert whole == find(kept)
     assert whole is not None
     assert log[whole.numbers[-1] - 1] == whole.evidence[-1]
 

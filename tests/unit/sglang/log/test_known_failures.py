@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from deployer.sglang.log.diagnosis import NONE, diagnose
-from deployer.sglang.log.failures import STOPPED, UNKNOWN, Search
+from deployer.sglang.log.failures import STOPPED, UNKNOWN, find
 from deployer.sglang.log.launch_file import CONSEQUENCE
 from deployer.sglang.log.signatures import any_of, found_in, signatures, telling
 from deployer.sglang.log.text import read, read_lines
@@ -474,7 +474,7 @@ def test_posted_failures(case: Case) -> None:
 
 @pytest.mark.parametrize("case", cases("batches"), ids=lambda case: case.source)
 def test_published_logs(case: Case) -> None:
-    found = Search(read(case.text)).answer()
+    found = find(read(case.text))
     assert (found.signature if found else "none") == case.signature
     assert case.phase == "any" or (found and found.phase == case.phase)
 
@@ -517,14 +517,14 @@ def test_what_stands_in_front_of_lines_changes_nothing(front: str, name: str) ->
 def test_the_first_cause_wins_by_its_time_not_by_its_place() -> None:
     late = trace("torch.OutOfMemoryError: CUDA out of memory.", LOAD, rank="TP1", second=40)
     early = trace("OSError: [Errno 28] No space left on device", LOAD, rank="TP0", second=35)
-    found = Search(list(read_lines([*until("load", "TP0"), *late, *early]))).answer()
+    found = find(list(read_lines([*until("load", "TP0"), *late, *early])))
     assert found is not None
     assert (found.signature, found.rank) == ("disk_full", "TP0")
 
 
 def test_a_server_that_was_up_died_while_it_was_up() -> None:
     log = [*until("ready", "TP0"), *trace("RuntimeError: CUDA error: misaligned address", LOOP)]
-    found = Search(list(read_lines(log))).answer()
+    found = find(list(read_lines(log)))
     assert found is not None
     assert (found.signature, found.phase) == ("illegal_memory_access", "ready")
 
@@ -557,7 +557,7 @@ def test_the_kernel_names_whom_it_killed() -> None:
             ]
         )
     )
-    found = Search(list(read_lines([*until("load", "TP0"), *QUIT])), kernel=kernel).answer()
+    found = find(list(read_lines([*until("load", "TP0"), *QUIT])), None, kernel=kernel)
     assert found is not None
     assert found.signature == "host_oom"
     assert "4711, sglang::schedul" in found.cause
@@ -566,7 +566,7 @@ def test_the_kernel_names_whom_it_killed() -> None:
 def test_a_gpu_fault_explains_a_cuda_error() -> None:
     log = [*until("ready"), *trace("torch.AcceleratorError: CUDA error: unspecified launch failure", LOOP)]
     kernel = list(read_lines(["[ 99.123456] NVRM: Xid (PCI:0000:9a:00): 79, pid=1, GPU has fallen off the bus."]))
-    alone, with_kernel = Search(list(read_lines(log))).answer(), Search(list(read_lines(log)), kernel=kernel).answer()
+    alone, with_kernel = find(list(read_lines(log))), find(list(read_lines(log)), kernel=kernel)
     assert alone is not None
     assert alone.signature == "illegal_memory_access"
     assert with_kernel is not None

@@ -4,15 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.sglang.log.launch import LaunchLog
-from deployer.sglang.log.launch_state import PHASES, Count, LaunchState, finish_timeline, noteworthy
+from deployer.sglang.log.launch import PHASES, Count, LaunchLog, LaunchState, finish_timeline, noteworthy
 from tests.unit.sglang.log.logs import launch
 
 
 def read(name: str, until: str | None = None) -> LaunchLog:
     log = LaunchLog()
-    for t, _, text in launch(name):
-        log.feed(text, t)
+    for t, piece, text in launch(name):
+        log.feed(text, t, piece)
         if until and until in text:
             break
     return log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deployer.sglang.log.diagnosis import diagnose
-from deployer.sglang.log.failures import UNKNOWN, Cause, Search
+from deployer.sglang.log.failures import UNKNOWN, Cause, find
 from deployer.sglang.log.text import read, read_lines
 from tests.unit.sglang.log.builders import AT, QUIT, trace, until
 
@@ -58,7 +58,7 @@ NEAR = [
 
 
 def found(log: list[str]) -> Cause | None:
-    return Search(list(read_lines(log))).answer()
+    return find(list(read_lines(log)))
 
 
 @pytest.mark.parametrize(("error", "frames"), NEAR, ids=[error[:50] for error, _ in NEAR])
@@ -133,7 +133,7 @@ def test_a_lone_exception_is_a_failure_and_one_in_good_service_is_not() -> None:
 def test_the_newest_line_first() -> None:
     log = [*until("load", "TP0"), *trace("KeyError: 'lm_head.weight'", LOAD, LOADER), *QUIT]
     text = [f"ERROR 2025-04-07T19:13:{number:02}.5Z {line}" for number, line in enumerate(log)]
-    failure = Search(read("\n".join(reversed(text)))).answer()
+    failure = find(read("\n".join(reversed(text))))
     assert failure is not None
     assert (failure.signature, failure.phase) == ("weights_names", "load")
 
