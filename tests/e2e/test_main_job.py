@@ -33,6 +33,16 @@ def test_the_same_again_changes_nothing(live_site: Site) -> None:
     assert live_site.json("plan", "tp2", "--detailed-exitcode", expect=0)["action"] == "nothing"
 
 
+def test_a_host_on_hold_is_not_changed(live_site: Site) -> None:
+    live_site.run("hold", "load test until noon", "--for", "2h")
+    refused = live_site.json("apply", "pp2", "--yes", expect=4)
+    assert "load test until noon" in refused["message"]
+    assert live_site.status()["hold"]["reason"] == "load test until noon"
+    assert live_site.live() == "0001-tp2"
+    live_site.run("hold", "--release")
+    assert live_site.status()["hold"] is None
+
+
 def test_another_profile_replaces_it_and_gives_way_again(live_site: Site) -> None:
     site = live_site
     planned = site.json("plan", "pp2-async", "--detailed-exitcode", expect=10)
