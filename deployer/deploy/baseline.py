@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deployer.deploy.plan import grouped_arguments
 from deployer.records.release import Release
-from deployer.units.text import comparable
+from deployer.units.text import comparable, grouped_arguments
 
 #: Flags that change what a server is called, where it listens and how answers are parsed, and not how fast it is.
 WITHOUT_SPEED = frozenset(

@@ -5,28 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from deployer.records.endpoint import Endpoint
 from deployer.records.host import ServiceState
 from deployer.records.outcome import Change, Plan
 from deployer.records.release import Release
-from deployer.units.text import comparable, entries
-
-
-def grouped_arguments(argv: Sequence[str]) -> list[tuple[str, str]]:
-    """An engine's argv as (flag, value) pairs; a flag without a value has ``""``, words before the first flag none.
-
-    A word that starts with ``--`` begins a flag. What follows up to the next one is its value, joined by blanks.
-    """
-    pairs: list[tuple[str, list[str]]] = []
-    for word in argv:
-        if word.startswith("--"):
-            flag, equals, value = word.partition("=")
-            pairs.append((flag, [value] if equals else []))
-        elif pairs:
-            pairs[-1][1].append(word)
-        else:
-            pairs.append(("", [word]))
-    return [(flag, " ".join(words)) for flag, words in pairs]
+from deployer.units.text import arguments, comparable, entries, joined
 
 
 def _differing(
@@ -41,20 +23,8 @@ def _differing(
 
 def argument_changes(before: Sequence[str], after: Sequence[str]) -> list[Change]:
     """Return what differs argument by argument, in the new order, then what went away."""
-    old, new = _by_flag(before), _by_flag(after)
+    old, new = arguments(before), arguments(after)
     return _differing("argument", old, new, {**new, **old})
-
-
-def _by_flag(argv: Sequence[str]) -> dict[str, str]:
-    return _joined(grouped_arguments(argv))
-
-
-def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the values by name; those of a repeated name are joined by `` | ``."""
-    values: dict[str, str] = {}
-    for name, value in pairs:
-        values[name] = f"{values[name]} | {value}" if name in values else value
-    return values
 
 
 def release_changes(live: Release | None, candidate: Release) -> list[Change]:
@@ -96,7 +66,7 @@ def unit_only_changes(before: str | None, after: str, shown: Iterable[Change]) -
 
 
 def _by_key(unit: str) -> dict[str, str]:
-    return _joined((key, value) for section, key, value in entries(unit) if not section.startswith("X-"))
+    return joined((key, value) for section, key, value in entries(unit) if not section.startswith("X-"))
 
 
 def unit_diff(before: str | None, after: str, *, before_name: str, after_name: str) -> str:
@@ -196,31 +166,3 @@ def rollback_target(state: ServiceState, to: int | None) -> tuple[Release | None
         seen.add(release.previous)
         release = state.release(release.previous)
     return None, f"{live} is the first release that went live; there is none before it"
-
-
-def lost_live(state: ServiceState) -> Release | None:
-    """Return the release that runs and was live although its unit file was deleted; None if all is well."""
-    if state.live is not None:
-        return None
-    running = state.release(state.running_name)
-    return running if running is not None and running.was_live else None
-
-
-def argument(argv: Sequence[str], flag: str) -> str | None:
-    """Return the value of a flag in a server's own arguments, None if it is not given."""
-    return _by_flag(argv).get(flag) or None
-
-
-def argument_endpoint(argv: Sequence[str], default: Endpoint) -> Endpoint:
-    """Return where a server listens by its own arguments, else by ``default``."""
-    port = argument(argv, "--port") or ""
-    return replace(
-        default,
-        address=argument(argv, "--host") or default.address,
-        port=int(port) if port.isdigit() else default.port,
-    )
-
-
-def served_model_name(argv: Sequence[str]) -> str | None:
-    """Return the name under which a server serves its model, else its path, by its own arguments."""
-    return argument(argv, "--served-model-name") or argument(argv, "--model-path")

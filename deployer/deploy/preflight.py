@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator
 
 from deployer.bench.runner import Target, choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.deploy.plan import lost_live
 from deployer.errors import ConfigError
 from deployer.reach import collides, unit_name
 from deployer.records.endpoint import Endpoint
@@ -191,7 +190,7 @@ def _shadows(service: ServiceConfig, state: ServiceState) -> Iterator[Objection]
 
 
 def _lost_unit(state: ServiceState, release: Release | None) -> Iterator[Objection]:
-    lost = lost_live(state)
+    lost = state.lost_live
     if lost and (release is None or release.release != lost.release):
         yield Objection(
             "live-unit-missing",

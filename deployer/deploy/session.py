@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from deployer.config.inventory import HostConfig, ServiceConfig
-from deployer.deploy.plan import argument, argument_endpoint
 from deployer.errors import (
     AgentError,
     ChannelLost,
@@ -37,6 +36,7 @@ from deployer.records.events import LogLine
 from deployer.records.host import Hold, HostState, Owner, ServiceState
 from deployer.records.release import Release
 from deployer.text import age
+from deployer.units.text import argument, argument_endpoint
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState

@@ -14,14 +14,13 @@ from deployer.bench.document import LARGEST, newer, read_document, read_json
 from deployer.bench.noise import learn
 from deployer.bench.relative import measured_alike
 from deployer.deploy.baseline import WITHOUT_SPEED, configuration, noise_groups
-from deployer.deploy.plan import grouped_arguments
 from deployer.deploy.session import Session
 from deployer.errors import ConfigError, Refused, UsageError
 from deployer.records.bench import About, BenchRun
 from deployer.records.codec import Record
 from deployer.records.release import OWN_VARIABLE, Release
 from deployer.records.verdict import Noise
-from deployer.units.text import comparable
+from deployer.units.text import comparable, grouped_arguments
 
 #: The newest starts of a profile's configuration that are taken together.
 MOST_STARTS = 5

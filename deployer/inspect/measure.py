@@ -10,7 +10,6 @@ from typing import Any
 from deployer.bench.comparison import Subject
 from deployer.bench.runner import Target, run_benchmark
 from deployer.deploy.gating import summary
-from deployer.deploy.plan import served_model_name
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
 from deployer.errors import DeployerError, GateInconclusive, HostError, Interrupted, NothingServing, Refused
@@ -19,6 +18,7 @@ from deployer.records.bench import About, BenchRun
 from deployer.records.host import ServiceState
 from deployer.records.release import LaterBench, Release
 from deployer.records.step import Step
+from deployer.units.text import served_model_name
 
 #: What the lease is taken for; others see it in `status` and when they are refused.
 REASON = "bench (load on what runs; nothing is changed)"

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from deployer.deploy.plan import lost_live
 from deployer.deploy.session import Health, HealthProbe, Session
 from deployer.reach import unit_name
 from deployer.records.codec import encode
@@ -131,7 +130,7 @@ def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[st
     live = state.live_name
     if live and state.release(live) is None:
         differences.append(f"the folder of the live release {live} is gone: apply makes a new one")
-    if lost := lost_live(state):
+    if lost := state.lost_live:
         differences.append(
             f"the unit file of {lost.release} is gone although it was live: `deployer rollback --to` restores it"
         )

@@ -199,6 +199,12 @@ class ServiceState(Record):
         return self.transition if self.transition is not None and self.transition.to == release else None
 
     @property
+    def lost_live(self) -> Release | None:
+        """The release that runs and was live although its unit file was deleted; None if all is well."""
+        running = self.release(self.running_name) if self.live is None else None
+        return running if running is not None and running.was_live else None
+
+    @property
     def at_rest(self) -> bool:
         """Whether nothing of the service runs or is about to; a unit between two automatic restarts is about to."""
         return self.running is None and self.unit.active in ("inactive", "failed")

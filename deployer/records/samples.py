@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import fmean, median
 
 from deployer.records.codec import Record
 
@@ -90,11 +89,15 @@ class Sampled(Record):
     @property
     def connections(self) -> float | None:
         """Established connections to the service's port: the median of all samples."""
+        from statistics import median  # here, as in `mean`: it takes longer to load than all records
+
         counts = [sample.connections for sample in self.samples if sample.connections is not None]
         return float(median(counts)) if counts else None
 
     def mean(self, what: Callable[[GpuSample], float | None]) -> dict[int, float]:
         """Return the mean of something over the samples of each GPU, without GPUs that do not report it."""
+        from statistics import fmean
+
         known = {
             index: [value for gpu in looks if (value := what(gpu)) is not None] for index, looks in self.gpus.items()
         }

@@ -12,19 +12,16 @@ from rich.console import Console
 
 from deployer.deploy.plan import (
     argument_changes,
-    argument_endpoint,
     expected_downtime,
-    grouped_arguments,
-    lost_live,
     make_plan,
     rollback_target,
-    served_model_name,
     unit_diff,
     unit_only_changes,
 )
 from deployer.records.endpoint import Endpoint
 from deployer.records.outcome import Change
 from deployer.report.change_view import plan_view
+from deployer.units.text import argument_endpoint, grouped_arguments, served_model_name
 from tests.unit.deploy.builders import release, service_state
 
 ARGV = ("/opt/sglang/bin/python", "-m", "sglang.launch_server", "--tp-size", "8", "--trust-remote-code")
@@ -224,10 +221,10 @@ def test_between_two_automatic_restarts_something_is_there_to_be_stopped() -> No
 
 def test_a_unit_file_that_was_deleted_is_noticed() -> None:
     state = service_state(releases=[release(1, "tp8", was_live=True)], running="0001-tp8", raw={"live": None})
-    lost = lost_live(state)
+    lost = state.lost_live
     assert lost is not None
     assert lost.release == "0001-tp8"
-    assert lost_live(service_state(live=release(), running="0001-tp8")) is None
+    assert service_state(live=release(), running="0001-tp8").lost_live is None
 
 
 def test_a_server_listens_where_its_arguments_say() -> None:
