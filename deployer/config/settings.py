@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from deployer.config.problems import Problem, complain, load_toml, problems_of, read_text
 from deployer.config.secrets import LocalPath
@@ -28,12 +22,10 @@ with warnings.catch_warnings():
     # `json` is also a deprecated method of pydantic's, which is not called here.
     warnings.filterwarnings("ignore", message='Field name "json"')
 
-    class Settings(BaseSettings):
+    class Settings(BaseModel):
         """The settings of the tool; `load_settings` reads them."""
 
-        model_config = SettingsConfigDict(
-            env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True, hide_input_in_errors=True
-        )
+        model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 
         inventory: LocalPath | None = Field(None, description="the inventory")
         profiles: LocalPath | None = Field(None, description="folder of the site's own profiles")
@@ -63,9 +55,26 @@ def load_settings(flags: Mapping[str, Any] | None = None, folder: Path | None = 
         str(here / ".env"): _dotenv(here / ".env"),
         str(here / FILE): _toml(here / FILE),
     }
-    options, _, *files = sources.values()
+    options, *others = sources.values()
+    try:
+        return _merged(options, others) if any(others) else Settings.model_validate(options)
+    except ValidationError as error:
+        raise complain("settings", list(_from(error, sources)), remedy="correct them at their source") from None
 
-    class Merged(Settings):
+
+def _merged(options: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Settings:
+    """Return the settings of all sources: ``options``, then ``others``, of which the first is the environment."""
+    # Here: to load it takes a tenth of the time that a `status` computes, and often there are options only.
+    from pydantic_settings import (
+        BaseSettings,
+        InitSettingsSource,
+        PydanticBaseSettingsSource,
+        SettingsConfigDict,
+    )
+
+    class Merged(BaseSettings, Settings):
+        model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True)
+
         @classmethod
         def settings_customise_sources(
             cls,
@@ -75,13 +84,10 @@ def load_settings(flags: Mapping[str, Any] | None = None, folder: Path | None = 
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            read = (InitSettingsSource(settings_cls, init_kwargs=dict(values)) for values in files)
-            return init_settings, env_settings, *read
+            files = (InitSettingsSource(settings_cls, init_kwargs=dict(values)) for values in others[1:])
+            return init_settings, env_settings, *files
 
-    try:
-        merged = Merged(**options)
-    except ValidationError as error:
-        raise complain("settings", list(_from(error, sources)), remedy="correct them at their source") from None
+    merged = Merged(**options)
     return Settings.model_construct(**{name: getattr(merged, name) for name in Settings.model_fields})
 
 
