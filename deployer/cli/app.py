@@ -123,8 +123,11 @@ class App:
             except UnicodeDecodeError as error:
                 raise UsageError("the password is not valid text in this terminal's encoding") from error
 
-        load_in_background(meanwhile)
-        return connect(host, password_prompt=prompt_for_password if self.interactive else None)
+        return connect(
+            host,
+            password_prompt=prompt_for_password if self.interactive else None,
+            waiting=lambda: load_in_background(meanwhile),  # no sooner: the key exchange needs the processor, too
+        )
 
     @contextmanager
     def session(

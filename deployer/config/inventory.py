@@ -125,13 +125,16 @@ class ServiceConfig(Model):
     hf_home: HostPath | None = Field(None, description="HF_HOME, the cache of the Hugging Face hub")
     environment: Environment = Field({}, description="more environment variables: text or secrets")
     api_key: Secret | None = Field(None, description="key that clients have to send (SGLang 0.5.5 or later)")
-    limits: Limits = Field(Limits(), description="limits for every profile; a profile's own take precedence")
+    # Defaults need no validation: to build the validator of each of these models would take longer than the file.
+    limits: Limits = Field(
+        Limits.model_construct(), description="limits for every profile; a profile's own take precedence"
+    )
     extra_args: dict[str, Any] = Field({}, description="more SGLang flags, as in a profile; these take precedence")
-    deadlines: Deadlines = Field(Deadlines(), description="how long things may take")
-    bench: BenchConfig = Field(BenchConfig(), description="the smoke benchmark")
+    deadlines: Deadlines = Field(Deadlines.model_construct(), description="how long things may take")
+    bench: BenchConfig = Field(BenchConfig.model_construct(), description="the smoke benchmark")
     gate: Gate = Field({}, description="thresholds for every profile; a profile's own take precedence")
     relative_gate: RelativeGate = Field(
-        RelativeGate(), description="comparison of a candidate with earlier proven starts"
+        RelativeGate.model_construct(), description="comparison of a candidate with earlier proven starts"
     )
     hooks: Hooks = Field(Hooks(), description="programs and a webhook, over those of the table [hooks]")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from deployer.config.inventory import HostConfig
 from deployer.errors import HostError
@@ -14,18 +15,24 @@ from deployer.host.ssh import PasswordPrompt, SSHHost
 SCHEMA = 1
 
 
-def connect(config: HostConfig, *, password_prompt: PasswordPrompt | None = None) -> Host:
+def connect(
+    config: HostConfig,
+    *,
+    password_prompt: PasswordPrompt | None = None,
+    waiting: Callable[[], None] = lambda: None,
+) -> Host:
     """Connect, start the agent as root and greet it.
 
-    ``password_prompt`` is called if sudo wants a password. Raise HostUnreachable, HostKeyRejected,
-    AuthenticationFailed, or HostError if no agent can run.
+    ``password_prompt`` is called if sudo wants a password, ``waiting`` as soon as only the host is at work. Raise
+    HostUnreachable, HostKeyRejected, AuthenticationFailed, or HostError if no agent can run.
     """
     host: ChannelHost
     if config.transport == "local":
         prefix = ["sudo", "-n", "--"] if os.geteuid() != 0 and config.sudo == "auto" else []
+        waiting()
         host = LocalHost(config.name, python=config.python, prefix=prefix)
     else:
-        host = SSHHost(config, password_prompt=password_prompt)
+        host = SSHHost(config, password_prompt=password_prompt, waiting=waiting)
     hello = host.hello()
     if hello["schema"] != SCHEMA:
         host.close()

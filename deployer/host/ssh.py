@@ -116,9 +116,16 @@ class SSHPipe:
 class SSHHost(ChannelHost):
     """A host reached over SSH, with the agent running there as root."""
 
-    def __init__(self, config: HostConfig, *, password_prompt: PasswordPrompt | None = None) -> None:
+    def __init__(
+        self,
+        config: HostConfig,
+        *,
+        password_prompt: PasswordPrompt | None = None,
+        waiting: Callable[[], None] = lambda: None,
+    ) -> None:
         self._connection = connect_with_retries(config)
         try:
+            waiting()
             pipe, first = become_root(self._connection, config, password_prompt)
         except BaseException:
             self._connection.close()
