@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from deployer.host.agent.base import OPERATIONS, Call, Operation
+from deployer.host.agent.base import Call, Operation
 from deployer.host.agent.files import read_text, write_link
 from deployer.host.agent.lease import Session, read_lease
-from deployer.host.agent.main import Channel
+from deployer.host.agent.main import Channel, all_operations
 from deployer.host.agent.service import Service
 from deployer.host.channel import ChannelHost, ChannelStream
 from deployer.records.codec import Json
@@ -130,7 +130,7 @@ def played(session: Session, args: Json, call: Call) -> Json:
 
 
 class FakeChannel(Channel):
-    operations: ClassVar[dict[str, Operation]] = {**OPERATIONS, "run": played}
+    operations: ClassVar[dict[str, Operation]] = {**all_operations(), "run": played}
     new_call = HastyCall
 
 

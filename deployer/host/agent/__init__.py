@@ -26,29 +26,36 @@ MODULES = (
 )
 
 _LOADER = '''\
-"""deployer's agent, packed from its modules."""
+"""deployer's agent, packed from its modules. Each is compiled when it is first imported."""
 import sys
-import types
+from importlib.machinery import ModuleSpec
 
 
-def load():
-    text = globals().get("SOURCE")
-    if text is None:
-        with open(__file__, "rb") as file:
-            text = file.read()
-    package = types.ModuleType("deployer_agent")
-    package.__path__ = []
-    package.source = lambda: text
-    sys.modules["deployer_agent"] = package
-    for name, code in MODULES:
-        module = types.ModuleType(name)
-        module.__package__ = name.rpartition(".")[0]
-        sys.modules[name] = module
-        exec(compile(code, name.replace(".", "/") + ".py", "exec", dont_inherit=True), module.__dict__)
-    return sys.modules["deployer_agent.main"].main(sys.argv[1:])
+class Packed:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self, is_package=not MODULES[name]) if name in MODULES else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        name = module.__name__
+        module.source = source
+        code = compile(MODULES[name], name.replace(".", "/") + ".py", "exec", dont_inherit=True)
+        exec(code, module.__dict__)
 
 
-sys.exit(load())
+def source():
+    if "SOURCE" in globals():
+        return SOURCE
+    with open(__file__, "rb") as file:
+        return file.read()
+
+
+sys.meta_path.insert(0, Packed())
+from deployer_agent.main import main
+
+sys.exit(main(sys.argv[1:]))
 '''
 
 
@@ -58,6 +65,7 @@ def source() -> bytes:
     folder = Path(__file__).parent
     paths = {f"deployer.{name}": folder.parents[1] / f"{name}.py" for name in SHARED}
     paths |= {f"deployer_agent.{name}": folder / f"{name}.py" for name in MODULES}
-    lines = "".join(f"    ({name!r}, {path.read_text(encoding='utf-8')!r}),\n" for name, path in paths.items())
+    texts = {"deployer": "", "deployer_agent": ""} | {name: path.read_text("utf-8") for name, path in paths.items()}
+    lines = "".join(f"    {name!r}: {text!r},\n" for name, text in texts.items())
     head, _, tail = _LOADER.partition("\n\n\n")
-    return f"{head}\n\nMODULES = [\n{lines}]\n\n\n{tail}".encode()
+    return f"{head}\n\nMODULES = {{\n{lines}}}\n\n\n{tail}".encode()

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import tempfile
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -82,6 +81,8 @@ def is_full(error: OSError) -> bool:
 
 def write_new(path: str, text: str, mode: int, owner: Optional[Tuple[int, int]] = None) -> None:
     folder, name = os.path.split(path)
+    import tempfile  # here, because most agents write nothing
+
     fd, temporary = tempfile.mkstemp(prefix="." + name + ".", suffix=".tmp", dir=folder)
     try:
         with os.fdopen(fd, "w", encoding="utf-8", newline="") as file:

@@ -7,7 +7,6 @@ import fcntl
 import glob
 import json
 import os
-import secrets
 import time
 from typing import Any, Iterator, List, Optional
 
@@ -164,7 +163,7 @@ class Session:
                 raise Fail("on-hold", "on hold by %s: %s" % (holder(hold), hold["reason"]), hold=hold)
             lease = {
                 "generation": raw["generation"] + 1 if raw else first_generation(machine),
-                "token": secrets.token_hex(16),
+                "token": os.urandom(16).hex(),
                 "owner": owner,
                 "service": service,
                 "reason": reason,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
 import socket
+import sys
 import time
 from typing import List
 
@@ -27,7 +27,7 @@ def hello(session: Session, args: Json, call: Call) -> Json:
     return {
         "schema": SCHEMA,
         "agent": own_hash(),
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "uid": os.geteuid(),
         "hostname": socket.gethostname(),
         "boot_id": machine.boot_id,

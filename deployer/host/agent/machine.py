@@ -6,7 +6,6 @@ All that touches the machine is a method of `Machine`; the rest of the agent ask
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import re
@@ -325,11 +324,13 @@ class Machine(Files, Processes):
 
         ``timeout`` is for all of it: an answer that comes drop by drop is cut off.
         """
+        from http.client import HTTPConnection, HTTPException, HTTPResponse  # they take longer to load than the agent
+
         begun = time.monotonic()
-        connection = http.client.HTTPConnection(address, port, timeout=timeout)
+        connection = HTTPConnection(address, port, timeout=timeout)
         late = threading.Event()
         timer: Optional[threading.Timer] = None
-        answer: Optional[http.client.HTTPResponse] = None
+        answer: Optional[HTTPResponse] = None
         try:
             connection.connect()
             sock = connection.sock
@@ -357,7 +358,7 @@ class Machine(Files, Processes):
             }
         except ConnectionRefusedError as error:
             raise Fail("http", "connection refused", state="refused") from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, HTTPException) as error:
             if late.is_set() or isinstance(error, (socket.timeout, TimeoutError)):
                 raise Fail("http", "no answer within %g s" % timeout, state="timeout") from error
             raise Fail("http", "connection broken: %s" % error, state="reset") from error

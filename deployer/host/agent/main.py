@@ -8,13 +8,11 @@ import signal
 import sys
 import threading
 import time
-import traceback
+from importlib import import_module
 from typing import IO, Any, ClassVar, Dict, Iterable, List
 
-# Imported for their operations, which register themselves.
-from . import converge, look, releases, run, stop, transition, watch  # noqa: F401
+from . import look  # noqa: F401  for its operations, which register themselves
 from .base import AUDITED, OPERATIONS, Call, Fail, Json, Operation
-from .guard import guard, recover
 from .lease import Session, audit
 from .machine import Machine
 
@@ -22,7 +20,23 @@ LONG = ("unit.stop", "converge")  # audited when they begin, too
 EXIT_ABANDONED = 3
 EXIT_NOT_ROOT = 13
 TIDYING = 2.0  # seconds that programs of `run` have to end, and the folders that were made for them to go
+#: Operations that many agents are started for; and the modules of all others, which are compiled when one is needed.
+AT_ONCE = frozenset(OPERATIONS)
+LATER = ("releases", "transition", "stop", "converge", "watch", "run")
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def all_operations() -> Dict[str, Operation]:
+    for name in LATER:
+        import_module("." + name, __package__)
+    return OPERATIONS
+
+
+def trace() -> str:
+    """The traceback of the error at hand."""
+    import traceback  # here, because most agents need none
+
+    return traceback.format_exc()
 
 
 def perform(function: Operation, session: Session, call: Call, op: str, args: Json) -> Json:
@@ -36,8 +50,8 @@ def perform(function: Operation, session: Session, call: Call, op: str, args: Js
         result = failure.code
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        result, trace = "bad-request", traceback.format_exc()
-        raise Fail(result, f"{op}: {type(error).__name__}: {error}", traceback=trace) from error
+        result = "bad-request"
+        raise Fail(result, f"{op}: {type(error).__name__}: {error}", traceback=trace()) from error
     except OSError as error:
         result = "os-error"
         raise Fail(result, f"{op}: {error}", errno=error.errno, path=error.filename) from error
@@ -67,6 +81,8 @@ class Channel:
     def answer(self, call: Call, request: Json) -> None:
         op = request.get("op")
         try:
+            if op not in AT_ONCE:
+                all_operations()
             if op not in self.operations:
                 raise Fail("unknown-op", f"this agent has no operation {op!r}")
             args = request.get("args") or {}
@@ -74,7 +90,7 @@ class Channel:
         except Fail as failure:
             reply = {"id": call.id, "error": failure.as_json()}
         except Exception as error:
-            detail = {"traceback": traceback.format_exc()}
+            detail = {"traceback": trace()}
             reply = {"id": call.id, "error": {"code": "internal", "message": repr(error), "detail": detail}}
         call.end()
         self.calls.pop(call.id, None)
@@ -127,6 +143,8 @@ def main(argv: List[str]) -> int:
         print("deployer: the agent must run as root", file=sys.stderr)
         return EXIT_NOT_ROOT
     if len(argv) == 2 and argv[0] in ("guard", "recover"):
+        from .guard import guard, recover
+
         return (guard if argv[0] == "guard" else recover)(machine, argv[1])
     channel = Channel(machine, sys.stdout.buffer)
     for signum in SIGNALS:

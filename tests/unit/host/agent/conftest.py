@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from deployer.host.agent.base import OPERATIONS
 from deployer.host.agent.lease import Session
-from deployer.host.agent.main import perform
+from deployer.host.agent.main import all_operations, perform
 from deployer.records.codec import Json
 from tests.fakes.host import FakeService, HastyCall
 from tests.fakes.machine import FakeMachine
@@ -40,7 +39,7 @@ class Operator:
 
     def __call__(self, op: str, **args: Any) -> Json:
         call = HastyCall(lambda message: self.events.append(message["event"]))
-        return perform(OPERATIONS[op], self.session, call, op, {"service": "kimi", "port": PORT, **args})
+        return perform(all_operations()[op], self.session, call, op, {"service": "kimi", "port": PORT, **args})
 
     def take_lease(self, ttl: float = 60.0, **more: Any) -> Json:
         return self("lease.acquire", owner=OWNER, ttl=ttl, **more)
