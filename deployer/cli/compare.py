@@ -23,8 +23,8 @@ def compare(app: App, what: tuple[str, ...], anyway: bool, html: Path | None, in
     """Compare benchmarks, with a verdict on every difference.
 
     The first WHAT is the reference. WHAT is a release (7, 0007-pp8), a later benchmark of one (7@1), a profile (its
-    newest starts with one configuration, taken together), a file (bench.json, or the output of `bench --json`), or
-    several of these joined with +, as starts of one.
+    newest proven starts with one configuration, taken together), a file (bench.json, or the output of `bench --json`),
+    or several of these joined with +, as starts of one.
 
     Exits with 3 if they are not comparable: another model, other lengths, another place of the client.
 

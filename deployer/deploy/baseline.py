@@ -1,6 +1,6 @@
 """Which earlier starts a candidate is compared with. Pure.
 
-A start is proven if its release was live and has a benchmark. Two starts are of one configuration if command line,
+Only proven starts (`Release.proven`) are a baseline. Two starts are of one configuration if command line,
 environment, SGLang and model are the same, but for what names the release and what has no part in the speed.
 """
 
@@ -59,7 +59,7 @@ def configuration(release: Release) -> tuple[Any, ...]:
 
 def noise_groups(releases: Sequence[Release]) -> tuple[tuple[str, ...], ...]:
     """Return the newest measured starts, grouped by configuration."""
-    measured = [item for item in reversed(releases) if _proven(item) or _undecided(item)]
+    measured = [item for item in reversed(releases) if item.proven or _undecided(item)]
     groups: dict[tuple[Any, ...], list[str]] = {}
     for item in sorted(measured, key=lambda item: item.number, reverse=True)[:MOST_LEARNT]:
         groups.setdefault(configuration(item), []).append(item.release)
@@ -79,7 +79,7 @@ def choose(
     ``baseline`` and ``starts`` are as in `deployer.config.bench.RelativeGate`.
     """
     others = [item for item in reversed(releases) if item.release != candidate.release]
-    proven = [item for item in others if _proven(item)]
+    proven = [item for item in others if item.proven]
     reference = _reference(proven, candidate, live, baseline)
     if reference is None:
         like, earlier = [], []
@@ -111,10 +111,6 @@ def _alike(releases: Sequence[Release], reference: Release) -> list[Release]:
     """Return the releases of the reference's configuration, the reference itself first."""
     same = [item for item in releases if configuration(item) == configuration(reference)]
     return sorted(same, key=lambda item: item.release != reference.release)
-
-
-def _proven(release: Release) -> bool:
-    return release.was_live and release.bench_summary is not None
 
 
 def _undecided(release: Release) -> bool:

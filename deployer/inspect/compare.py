@@ -112,22 +112,33 @@ class BenchStore:
         return next((item for item, own in zip(self.releases, names, strict=True) if word in own), None)
 
     def _profile(self, profile: str) -> Subject:
-        """Return the starts of the newest measured configuration of a profile, the newest first."""
+        """Return the proven starts of the newest proven configuration of a profile, the newest first."""
         measured = [item for item in reversed(self.releases) if item.profile == profile and item.bench_summary]
-        if not measured:
-            raise Refused(
-                f"{profile!r} has no benchmark: it is not a file, a measured release or a measured profile",
-                remedy="`deployer history` lists the releases and their speeds",
-            )
-        equal = [item for item in measured if configuration(item) == configuration(measured[0])]
+        proven = [item for item in measured if item.proven]
+        if not proven:
+            raise _nothing_proven(profile, measured)
+        equal = [item for item in proven if configuration(item) == configuration(proven[0])]
         starts = [(item, bench) for item in equal[:MOST_STARTS] if (bench := self.bench(item.release))]
         if not starts:
-            raise Refused(f"the benchmark of release {measured[0].release} cannot be read")
+            raise Refused(f"the benchmark of release {proven[0].release} cannot be read")
         starts = [(item, bench) for item, bench in starts if not measured_alike(bench, starts[0][1])]
         releases, benches = zip(*starts, strict=True)
         names = tuple(item.release for item in releases)
         title = names[0] if len(names) == 1 else f"{profile} ({len(names)} starts)"
         return Subject(title, benches, names, self.describe(releases))
+
+
+def _nothing_proven(profile: str, measured: Sequence[Release]) -> Refused:
+    if not measured:
+        return Refused(
+            f"{profile!r} has no benchmark: it is not a file, a measured release or a measured profile",
+            remedy="`deployer history` lists the releases and their speeds",
+        )
+    numbers = " or ".join(str(item.number) for item in measured[:MOST_STARTS])
+    return Refused(
+        f"{profile} has no proven start: {'; '.join(_never_live(item) for item in measured[:MOST_STARTS])}",
+        remedy=f"a profile's name stands for its proven starts; name any other by its number: {numbers}",
+    )
 
 
 def _never_live(release: Release) -> str:

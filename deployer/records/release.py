@@ -107,6 +107,11 @@ class Release(Tolerant):
         return "resolved" not in self.extra
 
     @property
+    def proven(self) -> bool:
+        """Whether its start was measured and went live. Only such starts stand for a profile."""
+        return self.was_live and self.bench_summary is not None
+
+    @property
     def became_ready(self) -> bool:
         """Whether its launch was seen to end."""
         return any(span.name == "ready" for span in self.timeline)

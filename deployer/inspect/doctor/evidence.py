@@ -202,11 +202,11 @@ class Evidence:
         return next((item.name for item in others if fits(item)), None)
 
     def twins(self) -> list[Release]:
-        """Return the measured releases that differ from the running one in the micro-batch cap alone, it included."""
+        """Return the proven releases that differ from the running one in the micro-batch cap alone, it included."""
         own = _but_cap(self.record) if self.record else None
         if not own:
             return []
-        return [item for item in self.state.releases if item.bench_summary and _but_cap(item) == own]
+        return [item for item in self.state.releases if item.proven and _but_cap(item) == own]
 
 
 def _but_cap(release: Release) -> dict[str, Any]:

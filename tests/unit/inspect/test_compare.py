@@ -87,6 +87,28 @@ def test_a_word_names_benchmarks(word: str, name: str, starts: tuple[str, ...]) 
     assert found.about.host == "gpu1"
 
 
+def test_the_name_of_a_profile_means_its_proven_starts() -> None:
+    states = {6: "failed", 7: "inconclusive", 8: "interrupted"}
+    tried = [
+        replace(release(number, "tp8", "--tp", "8", "--mem-fraction-static", "0.8"), was_live=False, state=state)
+        for number, state in states.items()
+    ]
+    more = [*tried, replace(release(9, "ep8"), was_live=False, state="failed", failure=Failure("gate-fail", "slow"))]
+    files = {**FILES, **{(item.release, "bench.json"): bench(10.0) for item in more}}
+    made = BenchStore([*RELEASES, *more], lambda name, file: json.dumps(files.get((name, file))))
+    assert subjects(["tp8"], lambda: made)[0].starts == ("0004-tp8", "0002-tp8")
+    assert [subject.starts for subject in subjects(["6", "7", "8"], lambda: made)] == [
+        ("0006-tp8",),
+        ("0007-tp8",),
+        ("0008-tp8",),
+    ]
+    with pytest.raises(Refused) as caught:
+        subjects(["ep8"], lambda: made)
+    assert caught.value.message == "ep8 has no proven start: 0009-ep8 was never live: failed (gate-fail)"
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.endswith("by its number: 9")
+
+
 @pytest.mark.parametrize(
     ("words", "error", "said"),
     [

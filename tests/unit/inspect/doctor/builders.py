@@ -62,6 +62,8 @@ def releases() -> list[Release]:
             "pp8-async-mb64",
             resolved={"requested": wider},
             bench_summary={"single_stream_tok_s": 36.0, "levels": {"32": 251.0}},
+            state="superseded",
+            was_live=True,
         ),
     ]
 

@@ -198,6 +198,13 @@ def test_the_healthy_service_has_one_finding_only() -> None:
     assert not checkup.unclear
 
 
+def test_only_proven_starts_are_shown_beside_the_running_one() -> None:
+    state = service()
+    *others, twin = state.releases
+    tried = replace(state, releases=(*others, replace(twin, was_live=False, state="failed")))
+    assert [item.release for item in evidence(state=tried).twins()] == ["0002-pp8-async"]
+
+
 def test_the_gravest_comes_first_and_nothing_serves_without_health() -> None:
     changes = {**TRIPS["memory-low"][0], **TRIPS["not-serving"][0]}
     checkup = examine(evidence(**changes))
