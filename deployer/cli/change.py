@@ -68,9 +68,18 @@ class AskAtTerminal:
 
 
 def run_change(
-    app: App, command: str, profile: str | None, wait: float, work: Callable[[Session, Reporter], Outcome]
+    app: App,
+    command: str,
+    profile: str | None,
+    wait: float,
+    work: Callable[[Session, Reporter], Outcome],
+    *,
+    compares: bool = False,
 ) -> int:
-    """Open a session, do the work, and print an outcome document whatever happens."""
+    """Open a session, do the work, and print an outcome document whatever happens.
+
+    ``compares``: the work begins with a look at what runs, so /health is asked at once.
+    """
     from deployer.records.step import Step
 
     service = app.service()
@@ -79,6 +88,8 @@ def run_change(
     try:
         reporter.step(Step.CONNECT)
         with app.session(command, meanwhile=CHANGE_MODULES) as session:
+            if compares:
+                session.begin_health()
             hello = session.client.hello()
             name = session.host_config.name
             label = name if name == hello.hostname else f"{name} ({hello.hostname})"
@@ -148,7 +159,7 @@ def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live"
     if baseline:
         gate = wanted.relative_gate.model_copy(update={"baseline": baseline})
         wanted = wanted.model_copy(update={"relative_gate": gate})
-    return run_change(app, f"apply {profile}", profile, wait, work)
+    return run_change(app, f"apply {profile}", profile, wait, work, compares=True)
 
 
 @click.command()
@@ -173,7 +184,7 @@ def rollback(app: App, to: int | None, yes: bool, wait: float) -> int:
 
         return roll_back(session, reporter, AskAtTerminal(app, reporter, yes), to=to)
 
-    return run_change(app, "rollback" if to is None else f"rollback --to {to}", None, wait, work)
+    return run_change(app, "rollback" if to is None else f"rollback --to {to}", None, wait, work, compares=True)
 
 
 @click.command()
@@ -237,6 +248,7 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
     """
     wanted = app.profile(profile)
     with app.session(f"plan {profile}", meanwhile=CHANGE_MODULES) as session:
+        session.begin_health()
         from deployer.deploy.apply import preview as preview_apply
 
         preview = preview_apply(session, wanted)

@@ -65,7 +65,7 @@ class Preview:
 
 def preview(session: Session, profile: Profile) -> Preview:
     """Look and compare, without a lease and without changing anything."""
-    probe = HealthProbe(session)
+    probe = session.health_probe()
     observed = session.observe(facts=True)
     prepared = prepare(session, profile, observed, probe)
     if prepared.plan.action != "deploy" or ANSWERLESS & {item.code for item in prepared.objections}:
@@ -189,8 +189,9 @@ def take_up(
     An unfinished change to ``profile`` is gone on with, any other is undone. Return the outcome if that ends the
     command, else the host as it then is.
     """
-    probe = HealthProbe(session)
+    session.begin_health()
     take_lease(session, reporter)
+    probe = session.health_probe()
     reporter.step(Step.OBSERVE)
     observed = session.observe(facts=True)
     state = observed.services[session.service.name]
@@ -205,7 +206,7 @@ def take_up(
     restored = converge_and_prove(session, reporter)
     if (stuck := session.state().transition) is not None:
         return restored.outcome("down", session.service.name, stuck.profile, stuck.to, restored.live)
-    probe = HealthProbe(session)
+    probe = session.health_probe()
     return session.observe(facts=True), probe
 
 

@@ -33,6 +33,7 @@ from deployer.reach import HEALTH_TIMEOUT, serves, unit_name
 from deployer.records.answers import LeaseGrant
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine
+from deployer.records.hardware import Listener
 from deployer.records.host import Hold, HostState, Owner, ServiceState
 from deployer.records.release import Release
 from deployer.text import age
@@ -67,6 +68,11 @@ class Health:
     seconds: float
     ours: bool = True
 
+    @property
+    def answers(self) -> bool:
+        """Whether there was an answer: its status is an HTTP status code."""
+        return self.status.isdigit()
+
 
 @dataclass(eq=False, repr=False)
 class Session:
@@ -94,9 +100,11 @@ class Session:
         self._heartbeat: Heartbeat | None = None
         self._grant: LeaseGrant | None = None
         self._api_keys: dict[str, str | None] = {}
+        self._probe: HealthProbe | None = None
 
     def open(self) -> Self:
         """Connect. Raise HostError if that fails."""
+        self._probe = None
         self.client = HostClient(self.connect(self.host_config))
         return self
 
@@ -177,6 +185,22 @@ class Session:
 
     def health_at(self, endpoint: Endpoint, timeout: float = HEALTH_TIMEOUT) -> Health:
         """Ask /health of a server that listens there, as `health` does."""
+        health = self.ask_health(endpoint, timeout)
+        return self.answered(health, endpoint, self.client.listeners(endpoint.port)) if health.answers else health
+
+    def begin_health(self) -> None:
+        """Ask /health at once, for the next `health_probe`: the earlier, the less is waited for."""
+        self._probe = self._probe or HealthProbe(self)
+
+    def health_probe(self) -> HealthProbe:
+        """Return the request for /health that is under way, else a new one."""
+        self.begin_health()
+        probe, self._probe = self._probe, None
+        assert probe is not None, "it has just begun"
+        return probe
+
+    def ask_health(self, endpoint: Endpoint, timeout: float = HEALTH_TIMEOUT) -> Health:
+        """Ask /health of whoever listens there."""
         started = time.monotonic()
         try:
             answer = self.client.http("GET", "/health", endpoint, timeout=timeout)
@@ -184,9 +208,12 @@ class Session:
             if error.code != "http":
                 raise
             return Health(False, str(error.detail.get("state") or "refused"), time.monotonic() - started)
-        listeners = self.client.listeners(endpoint.port)
+        return Health(answer.status == 200, str(answer.status), answer.seconds)
+
+    def answered(self, health: Health, endpoint: Endpoint, listeners: Sequence[Listener]) -> Health:
+        """Return the health that ``endpoint`` answered as that of our unit: good only if our unit listens there."""
         ours = any(item.unit == self.unit for item in listeners if serves(item.address, endpoint.address))
-        return Health(answer.status == 200 and ours, str(answer.status), answer.seconds, ours)
+        return replace(health, ok=health.ok and ours, ours=ours)
 
     def log(self, **part: Unpack[JournalPart]) -> Generator[LogLine, None, None]:
         """Yield the service's journal (see `HostClient.journal`), with secrets taken out."""
@@ -239,6 +266,7 @@ class Session:
 
         def waiting(retry: RetryCallState) -> None:
             error = retry.outcome.exception() if retry.outcome else None
+            self._probe = None  # whoever is at work may change what answers
             on_wait(f"waiting, {age(retry.seconds_since_start or 0.0)} so far: {error}")
 
         if not self.patience:
@@ -317,7 +345,7 @@ class HealthProbe:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._endpoint = session.configured
-        self._health = Beside(lambda: session.health_at(self._endpoint))
+        self._health = Beside(lambda: session.ask_health(self._endpoint))
 
     def result(self, state: ServiceState) -> Health:
         """Return the health of the server that runs; ask again if it listens elsewhere."""
@@ -325,4 +353,5 @@ class HealthProbe:
             return Health(False, "refused", 0.0)
         if self._session.endpoint(state.release(state.running_name)) != self._endpoint:
             return self._session.health(state)
-        return self._health.wait()
+        health = self._health.wait()
+        return self._session.answered(health, self._endpoint, state.listeners) if health.answers else health

@@ -25,6 +25,8 @@ MINIMUM_PYTHON = "3.8"
 
 #: Runs on the host: prints READY, then reads the agent's length and text from stdin and runs it. It stands between
 #: single quotes in whatever shell the account has, so it has no such quote, no backslash and no exclamation mark.
+#: The agent needs the standard library alone: no site-packages, and nothing that the environment sets for Python.
+FLAGS = ("-I", "-S")
 BOOTSTRAP = (
     "import sys; "
     'sys.version_info < (3, 8) and sys.exit("deployer: needs Python 3.8 or later, this is " + sys.version.split()[0]); '

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from deployer.errors import HostError
-from deployer.host.channel import BOOTSTRAP, ChannelHost, Tail, begin_agent
+from deployer.host.channel import BOOTSTRAP, FLAGS, ChannelHost, Tail, begin_agent
 
 START_TIMEOUT = 20.0
 
@@ -88,7 +88,7 @@ class LocalHost(ChannelHost):
         env: Mapping[str, str] | None = None,
     ) -> None:
         try:
-            pipe = ProcessPipe([*prefix, python, "-c", BOOTSTRAP], env)
+            pipe = ProcessPipe([*prefix, python, *FLAGS, "-c", BOOTSTRAP], env)
         except OSError as error:
             raise HostError(
                 f"{name}: the host's Python (`python` in the inventory: {python}) did not start: "

@@ -22,6 +22,7 @@ from deployer.errors import AuthenticationFailed, ConfigError, HostError, HostKe
 from deployer.host import hostkeys
 from deployer.host.channel import (
     BOOTSTRAP,
+    FLAGS,
     READY,
     ChannelHost,
     Pipe,
@@ -299,7 +300,7 @@ def become_root(
     connection: Connection, config: HostConfig, password_prompt: PasswordPrompt | None
 ) -> tuple[Pipe, bytes]:
     """Start the agent as root: by the login itself, by ``sudo -n``, or with a password for ``sudo -S``."""
-    python = f"{shlex.quote(config.python)} -c '{BOOTSTRAP}'"
+    python = f"{shlex.quote(config.python)} {' '.join(FLAGS)} -c '{BOOTSTRAP}'"
 
     def start(prefix: str) -> SSHPipe:
         return SSHPipe(connection.transport, prefix + python, config.connect_timeout)

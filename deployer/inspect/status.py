@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from deployer.deploy.session import Health, HealthProbe, Session
+from deployer.deploy.session import Health, Session
 from deployer.reach import unit_name
 from deployer.records.codec import encode
 from deployer.records.host import HostState, Lease, ServiceState
@@ -103,7 +103,7 @@ def _part(record: object, *names: str) -> dict[str, Any]:
 
 def status(session: Session) -> StatusReport:
     """Observe the host and report the service's status."""
-    health = HealthProbe(session)
+    health = session.health_probe()
     observed = session.observe(facts=True)
     state = observed.services[session.service.name]
     differences = drift(session.service.name, state, stored_unit(session, state))
