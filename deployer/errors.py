@@ -99,6 +99,12 @@ class PreflightRefused(Refused):
     """The host is not fit for the profile. ``detail["objections"]`` holds all of them."""
 
 
+class PlanMoved(Refused):
+    """What a saved plan depends on has changed since it was made. ``detail["moved"]`` says what."""
+
+    default_remedy = "look at the new plan: deployer plan PROFILE --out FILE"
+
+
 class HookRefused(Refused):
     """A hook that runs before anything is stopped refused the change."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from deployer.cli.app import App
-from deployer.cli.options import common_options, pass_app, wait_option
+from deployer.cli.options import FILE, common_options, pass_app, wait_option
 from deployer.cli.output import print_json
-from deployer.errors import ConsentRequired, DeployerError, PreflightRefused
+from deployer.errors import ConsentRequired, DeployerError, PreflightRefused, UsageError
 
 if TYPE_CHECKING:
     from deployer.deploy.reporter import Reporter
@@ -125,8 +126,14 @@ def run_change(
 
 
 @click.command()
-@click.argument("profile")
+@click.argument("profile", required=False)
 @yes_option
+@click.option(
+    "--plan",
+    "plan_file",
+    type=FILE,
+    help="Apply this plan of `plan --out`, without asking again; refuse if anything that it depends on has changed.",
+)
 @click.option(
     "--baseline",
     type=click.Choice(["profile", "live", "none"]),
@@ -136,7 +143,14 @@ def run_change(
 @wait_option
 @common_options
 @pass_app
-def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live", "none"] | None, wait: float) -> int:
+def apply(
+    app: App,
+    profile: str | None,
+    yes: bool,
+    plan_file: Path | None,
+    baseline: Literal["profile", "live", "none"] | None,
+    wait: float,
+) -> int:
     """Make PROFILE live; promote it only once it is proven.
 
     Renders and pushes it, restarts the server, waits, verifies and benchmarks it. If a step fails, the release that
@@ -148,12 +162,23 @@ def apply(app: App, profile: str, yes: bool, baseline: Literal["profile", "live"
       deployer apply tp8 --yes --json > outcome.json
       deployer apply tp8 --baseline none
       deployer apply tp8 --yes --wait=30m
+      deployer apply --plan tp8.plan
     """
+    saved = None
+    if plan_file is not None:
+        from deployer.deploy.saved_plan import read_plan
+
+        saved = read_plan(plan_file)
+        if profile not in (None, saved.plan.profile):
+            raise UsageError(f"{plan_file} plans {saved.plan.profile}, not {profile}", remedy="leave out PROFILE")
+        profile, yes = saved.plan.profile, True
+    if profile is None:
+        raise UsageError("apply needs a PROFILE", remedy="`deployer profiles` lists them; for example: apply tp8")
 
     def work(session: Session, reporter: Reporter) -> Outcome:
         from deployer.deploy.apply import apply as apply_profile
 
-        return apply_profile(session, wanted, reporter, AskAtTerminal(app, reporter, yes))
+        return apply_profile(session, wanted, reporter, AskAtTerminal(app, reporter, yes), saved=saved)
 
     wanted = app.profile(profile)
     if baseline:
@@ -233,9 +258,10 @@ def converge(app: App, wait: float) -> int:
 @click.argument("profile")
 @click.option("--diff", is_flag=True, help="Also show the unit's text, line by line.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit with 0 if nothing would change, with 10 otherwise.")
+@click.option("--out", type=FILE, help="Keep the plan in this file, for `apply --plan FILE`.")
 @common_options
 @pass_app
-def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
+def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool, out: Path | None) -> int:
     """Show what `apply PROFILE` would change, and its cost.
 
     Changes nothing. Exits with 3 if `apply` would refuse, and lists every objection.
@@ -245,6 +271,7 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
       deployer plan pp8-async
       deployer plan pp8-async --diff
       deployer plan tp8 --detailed-exitcode --json
+      deployer plan tp8 --out tp8.plan
     """
     wanted = app.profile(profile)
     with app.session(f"plan {profile}", meanwhile=CHANGE_MODULES) as session:
@@ -260,4 +287,8 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool) -> int:
     app.show(document, plan_view(preview.plan, preview.objections, preview.notes, diff=diff))
     if preview.objections and preview.plan.action == "deploy":
         return PreflightRefused.exit_code
+    if out is not None:
+        from deployer.deploy.saved_plan import write_plan
+
+        write_plan(out, preview.saved)
     return 10 if detailed_exitcode and preview.plan.restart else 0

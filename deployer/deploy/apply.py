@@ -19,12 +19,13 @@ from deployer.deploy.preflight import notes, objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.rollout import Rollout
+from deployer.deploy.saved_plan import basis, refuse_moved
 from deployer.deploy.session import HealthProbe, Session
 from deployer.deploy.steps import Steps
 from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
 from deployer.records.host import HostState, Transition
-from deployer.records.outcome import Objection, Outcome, Plan
+from deployer.records.outcome import Objection, Outcome, Plan, SavedPlan
 from deployer.records.release import ModelRef, Release, Requested
 from deployer.records.step import RESUMABLE, Step
 from deployer.records.verdict import Verdict
@@ -61,6 +62,7 @@ class Preview:
     plan: Plan
     objections: tuple[Objection, ...]
     notes: tuple[str, ...]
+    saved: SavedPlan
 
 
 def preview(session: Session, profile: Profile) -> Preview:
@@ -84,12 +86,14 @@ def prepare(session: Session, profile: Profile, observed: HostState, probe: Heal
     state = observed.services[service.name]
     facts = Facts.of(profile, service, host, release.sglang, session.learned)
     findings = judge(with_host(facts, observed)).findings
+    plan = make_plan(state, release, healthy=probe.result(state).ok)
     return Preview(
         release,
         bundle.files,
-        make_plan(state, release, healthy=probe.result(state).ok),
+        plan,
         tuple(objections(observed, host, service, release, findings)),
         (*bundle.notes, *notes(observed, service, findings)),
+        SavedPlan(host.name, time.time(), plan, basis(plan, release, observed)),
     )
 
 
@@ -135,8 +139,13 @@ def render_release(session: Session, profile: Profile, observed: HostState) -> t
     return release, bundle
 
 
-def apply(session: Session, profile: Profile, reporter: Reporter, consent: Consent) -> Outcome:
-    """Make ``profile`` live on the session's service, or leave the host as it was and say why."""
+def apply(
+    session: Session, profile: Profile, reporter: Reporter, consent: Consent, *, saved: SavedPlan | None = None
+) -> Outcome:
+    """Make ``profile`` live on the session's service, or leave the host as it was and say why.
+
+    ``saved``: only if that plan still holds.
+    """
     service = session.service
     start = take_up(session, reporter, profile.name)
     if isinstance(start, Outcome):
@@ -146,6 +155,8 @@ def apply(session: Session, profile: Profile, reporter: Reporter, consent: Conse
     reporter.step(Step.PLAN)
     prepared = prepare(session, profile, observed, probe)
     release, plan = prepared.release, prepared.plan
+    if saved is not None:
+        refuse_moved(saved, prepared.saved)
     if plan.action == "nothing":
         reporter.done(f"{profile.name} is live as {plan.live} and healthy; nothing to change")
         return Outcome(

@@ -70,6 +70,16 @@ class Plan(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class SavedPlan(Record):
+    """A plan to be applied later, with what it was made from (``basis``: what, and as it was then)."""
+
+    host: str
+    created: float
+    plan: Plan
+    basis: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome(Record):
     """What an ``apply``, ``rollback``, ``resume`` or ``converge`` came to."""
 
