@@ -6,6 +6,7 @@
     ├── ConsentRequired           2    something live would restart without consent
     ├── Refused                   3    nothing was changed
     │   ├── PreflightRefused      3    the host is not fit for it (all objections, not the first)
+    │   ├── PlanMoved             3    what a saved plan depends on has changed
     │   ├── HookRefused           3    a hook of before the stop or the start refused
     │   ├── ValidationRefused     3    systemd reads the unit otherwise than intended
     │   └── WorldMoved            3    the host has changed since it was observed

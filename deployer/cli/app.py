@@ -198,7 +198,8 @@ class App:
             return Reporter()
         from deployer.report.terminal import TerminalReporter
 
-        return TerminalReporter(self.console)
+        stream = sys.stderr if self.as_json or self.stdout_taken else sys.stdout
+        return TerminalReporter(lambda: self.console, live=bool(stream and stream.isatty()))
 
     def show(self, document: dict[str, Any], view: Any) -> None:
         """Print one document: as JSON on stdout, or as a person reads it."""

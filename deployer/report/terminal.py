@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.markup import escape
-from rich.status import Status
 
 from deployer.deploy.reporter import Reporter
 from deployer.records.step import STEP_TITLES, Step
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
     from deployer.deploy.wait import WaitUpdate
     from deployer.report.launch_view import LaunchView
 
@@ -23,17 +24,21 @@ class TerminalReporter(Reporter):
     """Prints one line per step: a mark, its name, its result, how long it took. Long steps show their progress.
 
     On a terminal the running step is a moving line that the finished one replaces; elsewhere (a pipe, a CI log) it
-    prints finished lines, and progress now and then.
+    prints finished lines, and progress now and then; ``console`` is then not made before the first of them.
     """
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = console.is_terminal
+    def __init__(self, console: Callable[[], Console], *, live: bool) -> None:
+        self._make_console = console
+        self._live = live
         self._title = ""
         self._began = 0.0
         self._status: Status | None = None
         self._launch: LaunchView | None = None
         self._last_progress = 0.0
+
+    @cached_property
+    def _console(self) -> Console:
+        return self._make_console()
 
     def step(self, step: Step) -> None:
         self.close()
@@ -104,3 +109,10 @@ class TerminalReporter(Reporter):
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+def escape(text: str) -> str:
+    """Return text without markup."""
+    from rich.markup import escape  # with the console, and no sooner
+
+    return escape(text)

@@ -295,7 +295,7 @@ def test_the_cause_of_a_failure_is_told_once(live_world: FakeWorld, how: str) ->
         live_world.engines[LIVE] = engine(TP1, fails_after=0.0)
     console = Console(width=1000, color_system=None)
     with console.capture() as captured:
-        outcome = run(live_world, "tp2", reporter=TerminalReporter(console))
+        outcome = run(live_world, "tp2", reporter=TerminalReporter(lambda: console, live=False))
         print_outcome(console, outcome)
     shown = captured.get()
     assert outcome.failure
