@@ -29,11 +29,21 @@ Each class has its exit code; an instance says what happened, in which phase, an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from deployer.records.failure import Failure
     from deployer.records.verdict import Verdict
+
+
+#: Every exit code, the worst first: a bug, nobody serves, nobody knows, then what is left to be done.
+WORST_FIRST = (1, 130, 6, 8, 5, 7, 2, 4, 3, 10, 0)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Return the exit code of several results: the worst of theirs, 0 if there are none."""
+    return min(codes, key=WORST_FIRST.index, default=0)
 
 
 class DeployerError(Exception):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deployer.deploy.reporter import Reporter
     from deployer.deploy.session import Session
     from deployer.host.protocol import Host
+    from deployer.records.host import Hold
 
 
 #: Commands that show a host's hold in their own way.
@@ -40,6 +41,8 @@ class App:
         self.flags = flags or {}
         #: Whether a file named ``-`` is written to stdout.
         self.stdout_taken = False
+        #: Held while a person is asked: hosts that are connected side by side ask one after the other.
+        self._asking = threading.Lock()
 
     @cached_property
     def settings(self) -> Settings:
@@ -119,7 +122,8 @@ class App:
 
         def prompt_for_password(prompt: str) -> str:
             try:
-                return str(click.prompt(prompt, hide_input=True, err=True))
+                with self._asking:
+                    return str(click.prompt(prompt, hide_input=True, err=True))
             except UnicodeDecodeError as error:
                 raise UsageError("the password is not valid text in this terminal's encoding") from error
 
@@ -150,7 +154,10 @@ class App:
         with Session(service, config, connect, command=command, templates=templates, learned=learned) as session:
             yield session
         if session.hold is not None and command not in SHOW_HOLD:
-            self.errors.print(f"note: {config.name} is {session.hold}", markup=False, highlight=False)
+            self.note_hold(config.name, session.hold)
+
+    def note_hold(self, host: str, hold: Hold) -> None:
+        self.errors.print(f"note: {host} is {hold}", markup=False, highlight=False)
 
     @property
     def interactive(self) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,8 +16,12 @@ from deployer.cli.output import Unbreakable, print_json
 from deployer.errors import UsageError
 
 if TYPE_CHECKING:
-    from deployer.deploy.session import Session
+    from rich.console import RenderableType
+
+    from deployer.config.inventory import ServiceConfig
     from deployer.inspect.status import StatusReport
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -34,7 +40,7 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
     """Show what is live, whether it is healthy, and how fast it is.
 
     The speed is that of the benchmark that proved it. Exits with 0 if the live release is healthy, with 6 if nothing
-    healthy serves.
+    healthy serves. Without -s all services of the inventory are shown, a line each (with --verbose in full).
 
     \b
     Examples:
@@ -47,44 +53,81 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
         raise UsageError(
             "--watch redraws a terminal and cannot be one JSON document", remedy="leave out one of the two"
         )
+    if len(services := app.services()) > 1:
+        return status_of_all(app, services, watch, interval, verbose)
     with app.session("status", meanwhile=["deployer.inspect.status"]) as session:
         from deployer.inspect.status import status as current_status
 
         load_in_background(["deployer.report.service_view", "deployer.cli.console"])  # /health takes a second
         report = current_status(session)
-        if watch:
-            report = keep_watching(app, session, report, interval)
-        else:
-            from deployer.report.service_view import status_view
+        from deployer.report.service_view import status_view
 
+        if watch:
+            report = keep_watching(app, report, lambda: current_status(session), status_view, interval)
+        else:
             app.show(report.as_json(), status_view(report, verbose=verbose))
+    return status_code(report)
+
+
+def status_code(report: StatusReport) -> int:
+    """Return the exit code of a service's status."""
     return 0 if report.health.ok else 6
 
 
-def keep_watching(app: App, session: Session, report: StatusReport, interval: float) -> StatusReport:
-    """Show the status again and again until Ctrl-C; return the last. Off a terminal each look is printed below."""
-    from rich.live import Live
-
+def status_of_all(app: App, services: Sequence[ServiceConfig], watch: bool, interval: float, verbose: bool) -> int:
+    """Show the status of several services side by side; return the worst exit code."""
+    from deployer.cli.every import fleet, show_every
+    from deployer.inspect.every import exit_code
+    from deployer.inspect.status import StatusReport
     from deployer.inspect.status import status as current_status
+    from deployer.report.every_view import lines_view, status_line
     from deployer.report.service_view import status_view
+
+    if watch:
+        with fleet(app, "status", services) as every:
+            looks = keep_watching(
+                app,
+                every.look(current_status),
+                lambda: every.look(current_status),
+                lambda looks: lines_view(looks, status_line),
+                interval,
+            )
+        return exit_code(looks, status_code)
+    return show_every(
+        app,
+        "status",
+        services,
+        current_status,
+        document=StatusReport.as_json,
+        line=status_line,
+        code=status_code,
+        whole=partial(status_view, verbose=True) if verbose else None,
+    )
+
+
+def keep_watching(
+    app: App, report: T, look: Callable[[], T], view: Callable[[T], RenderableType], interval: float
+) -> T:
+    """Look and show again and again until Ctrl-C; return the last. Off a terminal each look is printed below."""
+    from rich.live import Live
 
     console = app.console
     if not console.is_terminal:
         try:
             while True:
-                console.print(status_view(report))
+                console.print(view(report))
                 time.sleep(interval)
-                report = current_status(session)
+                report = look()
         except KeyboardInterrupt:
             return report
     try:
-        with Live(status_view(report), console=console, screen=True) as live:
+        with Live(view(report), console=console, screen=True) as live:
             while True:
                 time.sleep(interval)
-                report = current_status(session)
-                live.update(status_view(report), refresh=True)
+                report = look()
+                live.update(view(report), refresh=True)
     except KeyboardInterrupt:
-        console.print(status_view(report))
+        console.print(view(report))
     return report
 
 
@@ -97,7 +140,7 @@ def history(app: App, release: int | None, defaults: bool) -> int:
     """List the releases of a service, the newest first.
 
     For each: what was tried, what came of it, how fast it was. With the number of a release: what was in effect in
-    its server, argument by argument.
+    its server, argument by argument. Without -s all services of the inventory are listed, a line each.
 
     \b
     Examples:
@@ -107,9 +150,14 @@ def history(app: App, release: int | None, defaults: bool) -> int:
     """
     if defaults and release is None:
         raise UsageError("--defaults shows the arguments of one release", remedy="name it: deployer history 2")
+    if release is None and len(services := app.services()) > 1:
+        from deployer.cli.every import show_every
+        from deployer.inspect.history import History, history_of
+        from deployer.report.every_view import history_line
+
+        return show_every(app, "history", services, history_of, document=History.as_json, line=history_line)
     with app.session("history") as session:
-        from deployer.inspect.history import history as releases_of
-        from deployer.inspect.history import release_report
+        from deployer.inspect.history import history_of, release_report
 
         if release is not None:
             from deployer.report.service_view import release_view
@@ -117,7 +165,7 @@ def history(app: App, release: int | None, defaults: bool) -> int:
             report = release_report(session, release)
             app.show(report.as_json(), release_view(report, defaults=defaults))
             return 0
-        releases = releases_of(session.service.name, session.state())
+        releases = history_of(session)
     from deployer.report.service_view import history_view
 
     app.show(releases.as_json(), history_view(releases, app.console.width))

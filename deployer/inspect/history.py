@@ -90,9 +90,14 @@ def history(service: str, state: ServiceState) -> History:
     return History(service, live, tuple(releases))
 
 
+def history_of(session: Session) -> History:
+    """Return the releases of the session's service."""
+    return history(session.service.name, session.state())
+
+
 def release_report(session: Session, number: int) -> ReleaseReport:
     """Return one release with its arguments. Raise Refused if there is none of that number."""
-    releases = history(session.service.name, session.state())
+    releases = history_of(session)
     release = releases.numbered(number)
     arguments: tuple[ArgumentInEffect, ...] = ()
     text = session.client.release_file(session.service.name, release.release, "in_effect.json")
@@ -108,7 +113,7 @@ def log(session: Session, *, lines: int, follow: bool, release: int | None) -> I
     """
     invocation = None
     if release is not None:
-        invocation = history(session.service.name, session.state()).numbered(release).invocation_id
+        invocation = history_of(session).numbered(release).invocation_id
         if not invocation:
             raise Refused(f"release {release} was never started, so it has no log")
     for entry in session.log(lines=lines, follow=follow, invocation_id=invocation):

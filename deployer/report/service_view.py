@@ -31,12 +31,7 @@ def status_view(report: StatusReport, *, verbose: bool = False) -> RenderableTyp
     """The status of one service; ``verbose``: with what SGLang made of the live release's arguments."""
     state, unit, health = report.state, report.state.unit, report.health
     table = _grid()
-    mark = "[green]● healthy[/green]" if report.ok else "[red]● not healthy[/red]"
-    if state.transition:
-        mark = "[yellow]● changing[/yellow]"
-    elif not state.live and state.at_rest:
-        mark = "[dim]○ nothing deployed yet[/dim]"
-    table.add_row(report.service, f"{mark} on {escape(report.host)}")
+    table.add_row(report.service, f"{status_mark(report)} on {escape(report.host)}")
     if state.live:
         _add_live(table, report, state.live.release, state.live_release, verbose)
     else:
@@ -57,6 +52,15 @@ def status_view(report: StatusReport, *, verbose: bool = False) -> RenderableTyp
         table.add_row("[yellow]drift[/yellow]", escape(text))
     gpus = report.observed.gpus
     return Group(table, Text(""), gpu_table(gpus)) if gpus else table
+
+
+def status_mark(report: StatusReport) -> str:
+    """Return how the service is, in a word (markup)."""
+    if report.state.transition:
+        return "[yellow]● changing[/yellow]"
+    if not report.state.live and report.state.at_rest:
+        return "[dim]○ nothing deployed yet[/dim]"
+    return "[green]● healthy[/green]" if report.ok else "[red]● not healthy[/red]"
 
 
 def _add_live(table: Table, report: StatusReport, name: str | None, release: Release | None, verbose: bool) -> None:
