@@ -14,6 +14,10 @@ from deployer.cli.output import print_json
 from deployer.errors import ConsentRequired, DeployerError, PreflightRefused, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from deployer.config.profile import Profile
+    from deployer.deploy.apply import Preview
     from deployer.deploy.reporter import Reporter
     from deployer.deploy.session import Session
     from deployer.records.outcome import Outcome, Plan
@@ -264,7 +268,8 @@ def converge(app: App, wait: float) -> int:
 def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool, out: Path | None) -> int:
     """Show what `apply PROFILE` would change, and its cost.
 
-    Changes nothing. Exits with 3 if `apply` would refuse, and lists every objection.
+    Changes nothing. Exits with 3 if `apply` would refuse, and lists every objection. Without -s PROFILE is planned for
+    all services of the inventory, a line each (with --diff in full); --out keeps the plan of one.
 
     \b
     Examples:
@@ -274,21 +279,48 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool, out: Path 
       deployer plan tp8 --out tp8.plan
     """
     wanted = app.profile(profile)
+
+    def view(preview: Preview) -> RenderableType:
+        from deployer.report.change_view import plan_view
+
+        return plan_view(preview.plan, preview.objections, preview.notes, diff=diff)
+
+    if out is None and len(services := app.services()) > 1:
+        from deployer.cli.every import show_every
+        from deployer.deploy.apply import Preview
+        from deployer.report.every_view import plan_line
+
+        return show_every(
+            app,
+            f"plan {profile}",
+            services,
+            lambda session: looked_ahead(session, wanted),
+            document=Preview.as_json,
+            line=plan_line,
+            code=lambda preview: plan_code(preview, detailed_exitcode),
+            whole=view if diff else None,
+        )
     with app.session(f"plan {profile}", meanwhile=CHANGE_MODULES) as session:
-        session.begin_health()
-        from deployer.deploy.apply import preview as preview_apply
-
-        preview = preview_apply(session, wanted)
-    from deployer.records.codec import encode
-    from deployer.report.change_view import plan_view
-
-    objections = encode(preview.objections)
-    document = preview.plan.as_json() | {"objections": objections, "notes": list(preview.notes)}
-    app.show(document, plan_view(preview.plan, preview.objections, preview.notes, diff=diff))
-    if preview.objections and preview.plan.action == "deploy":
-        return PreflightRefused.exit_code
-    if out is not None:
+        preview = looked_ahead(session, wanted)
+    app.show(preview.as_json(), view(preview))
+    code = plan_code(preview, detailed_exitcode)
+    if out is not None and code != PreflightRefused.exit_code:
         from deployer.deploy.saved_plan import write_plan
 
         write_plan(out, preview.saved)
-    return 10 if detailed_exitcode and preview.plan.restart else 0
+    return code
+
+
+def looked_ahead(session: Session, profile: Profile) -> Preview:
+    """Return what an apply of the profile would do; /health is asked beside everything else."""
+    session.begin_health()
+    from deployer.deploy.apply import preview
+
+    return preview(session, profile)
+
+
+def plan_code(preview: Preview, detailed: bool) -> int:
+    """Return the exit code of a plan; ``detailed``: 10 if something would change."""
+    if preview.objections and preview.plan.action == "deploy":
+        return PreflightRefused.exit_code
+    return 10 if detailed and preview.plan.restart else 0

@@ -17,6 +17,8 @@ from deployer.errors import ConfigError
 
 if TYPE_CHECKING:
     from deployer.config.profile import Profile
+    from deployer.deploy.session import Session
+    from deployer.inspect.doctor.checkup import Checkup
 
 
 @click.command()
@@ -33,7 +35,8 @@ def doctor(app: App, seconds: float) -> int:
     """Find what may slow down a running service, and what to try.
 
     Changes nothing and generates nothing, except for the one token of /health. Exits with 6 if nothing healthy
-    serves, else with 0; docs/doctor.md explains every finding.
+    serves, else with 0; docs/doctor.md explains every finding. Without -s all services of the inventory are examined,
+    a line each.
 
     \b
     Examples:
@@ -42,15 +45,32 @@ def doctor(app: App, seconds: float) -> int:
       deployer doctor --json | jq '.findings[].id'
     """
     began = time.monotonic() - process_age()
-    from deployer.inspect.doctor.checkup import examine
-    from deployer.inspect.doctor.collect import collect
+    profiles = readable_profiles(app)
+
+    def look(session: Session) -> Checkup:
+        from deployer.inspect.doctor.checkup import examine
+        from deployer.inspect.doctor.collect import collect
+
+        evidence = collect(session, seconds=seconds, profiles=profiles, spent=time.monotonic() - began)
+        return replace(examine(evidence), seconds=time.monotonic() - began)
+
+    if len(services := app.services()) > 1:
+        from deployer.cli.every import show_every
+        from deployer.inspect.doctor.checkup import Checkup
+        from deployer.report.every_view import doctor_line
+
+        document, line = Checkup.as_json, doctor_line
+        return show_every(app, "doctor", services, look, document=document, line=line, code=doctor_code)
     from deployer.report.doctor_view import doctor_view
 
-    profiles = readable_profiles(app)
     with app.session("doctor") as session:
-        evidence = collect(session, seconds=seconds, profiles=profiles, spent=time.monotonic() - began)
-    checkup = replace(examine(evidence), seconds=time.monotonic() - began)
+        checkup = look(session)
     app.show(checkup.as_json(), doctor_view(checkup, requested=seconds))
+    return doctor_code(checkup)
+
+
+def doctor_code(checkup: Checkup) -> int:
+    """Return the exit code of one service's checkup."""
     return 0 if checkup.serving else 6
 
 

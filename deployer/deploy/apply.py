@@ -24,6 +24,7 @@ from deployer.deploy.session import HealthProbe, Session
 from deployer.deploy.steps import Steps
 from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
+from deployer.records.codec import Json, encode
 from deployer.records.host import HostState, Transition
 from deployer.records.outcome import Objection, Outcome, Plan, SavedPlan
 from deployer.records.release import ModelRef, Release, Requested
@@ -63,6 +64,10 @@ class Preview:
     objections: tuple[Objection, ...]
     notes: tuple[str, ...]
     saved: SavedPlan
+
+    def as_json(self) -> Json:
+        """Return the document of ``plan --json`` (docs/cli.md)."""
+        return self.plan.as_json() | {"objections": encode(self.objections), "notes": list(self.notes)}
 
 
 def preview(session: Session, profile: Profile) -> Preview:

@@ -13,7 +13,7 @@ from deployer.config.profile import Profile
 from deployer.deploy.engine_preflight import Question, ask_host, engine_complaint
 from deployer.deploy.facts import with_host
 from deployer.deploy.preflight import installation
-from deployer.deploy.session import Connector, Session
+from deployer.deploy.session import Session
 from deployer.errors import ConfigError
 from deployer.records.host import HostState
 from deployer.sglang.rules import Facts, Finding, Need, Severity, judge
@@ -90,23 +90,21 @@ class Checker:
     templates: Sequence[Path]
     learned: Path | None
 
-    def observe(self, service: ServiceConfig, profiles: Sequence[Profile], connect: Connector) -> HostView:
+    def observe(self, session: Session, profiles: Sequence[Profile]) -> HostView:
         """Ask the service's host for GPUs, engine, model and memory, and its SGLang about each profile.
 
         SGLang is not asked about profiles that cannot be rendered, nor if another version than the host's is checked.
         """
-        host = self.inventory.host(service.host)
-        with Session(service, host, connect, command="check") as session:
-            state = session.observe(facts=True)
-            installed = state.engine.sglang if state.engine else None
-            if installed is None or self.version not in (None, installed):
-                return HostView(state)
-            questions: dict[str, Question] = {}
-            for profile in profiles:
-                with contextlib.suppress(ConfigError):
-                    bundle = self._render(service, profile, installed)
-                    questions[profile.name] = Question(bundle.argv, bundle.environment)
-            answers = ask_host(session.client, service, state, list(questions.values()))
+        service, state = session.service, session.observe(facts=True)
+        installed = state.engine.sglang if state.engine else None
+        if installed is None or self.version not in (None, installed):
+            return HostView(state)
+        questions: dict[str, Question] = {}
+        for profile in profiles:
+            with contextlib.suppress(ConfigError):
+                bundle = self._render(service, profile, installed)
+                questions[profile.name] = Question(bundle.argv, bundle.environment)
+        answers = ask_host(session.client, service, state, list(questions.values()))
         return HostView(state, dict(zip(questions, answers, strict=True)))
 
     def examine(self, service: ServiceConfig, profile: Profile, host: HostView | None = None) -> CheckedProfile:

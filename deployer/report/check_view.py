@@ -31,24 +31,31 @@ def finding_lines(findings: Iterable[Finding]) -> Table:
     return table
 
 
-def counted(checked: CheckedProfile) -> str:
+def counted(severities: Sequence[Severity]) -> str:
     """Return how many findings of each severity there are, or "nothing found"."""
     parts = []
     for severity in Severity:
-        if count := len(checked.of(severity)):
+        if count := severities.count(severity):
             text = f"{count} advice" if severity is Severity.ADVICE else count_of(count, severity)
             parts.append(f"[{STYLES[severity]}]{text}[/{STYLES[severity]}]")
     return ", ".join(parts) or "[green]nothing found[/green]"
 
 
-def checked_view(checked: Sequence[CheckedProfile], *, brief: bool, on_host: bool = False) -> RenderableType:
-    """What `check` found, by service and profile.
+def checked_view(
+    services: Mapping[str, Sequence[CheckedProfile] | str], *, brief: bool, on_host: bool = False
+) -> RenderableType:
+    """What `check` found, by service and profile; of a service that could not be checked, why.
 
     ``brief``: advice is counted, not shown. ``on_host``: the hosts were connected.
     """
     parts: list[RenderableType] = []
-    for service in dict.fromkeys(item.service for item in checked):
-        parts += _service([item for item in checked if item.service == service], brief)
+    checked: list[CheckedProfile] = []
+    for name, of_service in services.items():
+        if isinstance(of_service, str):
+            parts.append(Text.from_markup(f"[bold]{escape(name)}[/bold] [red]✗ unknown[/red]  {escape(of_service)}"))
+        elif of_service:
+            parts += _service(of_service, brief)
+            checked += of_service
     parts += _unasked(checked, on_host)
     if brief and any(item.of(Severity.ADVICE) for item in checked):
         parts.append(Text("name a profile to see its advice: deployer check PROFILE", style="dim"))
@@ -71,7 +78,9 @@ def _service(checked: Sequence[CheckedProfile], brief: bool) -> list[RenderableT
         parts.append(Padding(finding_lines(common), (0, 0, 0, 2)))
     for item, findings in zip(checked, shown, strict=True):
         mark = "[red]✗[/red]" if item.errors else "[green]✓[/green]"
-        parts.append(Text.from_markup(f"  {mark} {escape(item.profile)}  {counted(item)}"))
+        parts.append(
+            Text.from_markup(f"  {mark} {escape(item.profile)}  {counted([it.severity for it in item.findings])}")
+        )
         if item.answer is not None and item.answer.verdict == "unknown":
             text = f"the host's SGLang could not judge it: {item.answer.reason}"
             parts.append(Padding(Text(text, style="dim"), (0, 0, 0, 6)))

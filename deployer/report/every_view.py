@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from deployer.report.service_view import status_mark
 from deployer.text import age, count_of, moment
 
 if TYPE_CHECKING:
+    from deployer.deploy.apply import Preview
     from deployer.errors import DeployerError
+    from deployer.inspect.doctor.checkup import Checkup
     from deployer.inspect.every import Look
     from deployer.inspect.history import History
     from deployer.inspect.status import StatusReport
@@ -26,14 +27,19 @@ Line = tuple[str, str]
 
 def lines_view(looks: Iterable[Look[T]], line: Callable[[T], Line]) -> RenderableType:
     """A line for each service: name, host, and its ``line``, or the error that there was instead."""
-    table = Table.grid(padding=(0, 2))
-    for style in ("bold", "", ""):
-        table.add_column(style=style, no_wrap=True)
-    table.add_column(overflow="fold")
+    rows = []
     for look in looks:
         state, text = look.either(line, lambda error: ("[red]✗ unknown[/red]", error_text(error)))
-        table.add_row(escape(look.service.name), escape(look.service.host), state, escape(text))
-    return table
+        head = Text(look.service.name, style="bold"), Text(look.service.host), Text.from_markup(state)
+        rows.append((*head, Text(" ".join(text.split()))))
+    for column in list(zip(*rows, strict=True))[:-1]:
+        width = max(cell.cell_len for cell in column) + 2
+        for cell in column:
+            cell.pad_right(width - cell.cell_len)
+    lines = [Text("").join(row) for row in rows]  # no table: one would fold them off a terminal, too
+    for text_line in lines:
+        text_line.rstrip()
+    return Group(*lines)
 
 
 def whole_view(looks: Iterable[Look[T]], view: Callable[[T], RenderableType]) -> RenderableType:
@@ -80,6 +86,32 @@ def history_line(history: History) -> Line:
         + (f" ({last.failure.cause})" if last.failure else ""),
     ]
     return f"live: {escape(history.live)}" if history.live else "[dim]nothing live[/dim]", "; ".join(parts)
+
+
+def plan_line(preview: Preview) -> Line:
+    """The line of `plan`."""
+    plan, against = preview.plan, preview.objections
+    parts = []
+    if plan.action == "deploy":
+        parts.append(f"{plan.release} instead of {plan.live or 'nothing'}")
+        parts += [count_of(len(plan.changes), "change")] if plan.changes else []
+    elif plan.live:
+        parts.append(f"live as {plan.live}")
+    if plan.interrupts:
+        parts.append(f"a restart, about {age(plan.downtime)} of downtime" if plan.downtime else "a restart")
+    parts += _first("objection", [f"{item.message} ({item.remedy})" for item in against])
+    state = {"nothing": "[green]nothing to do[/green]", "converge": "[yellow]start again[/yellow]"}
+    refused = "[red]✗ refused[/red]" if against and plan.action == "deploy" else ""
+    return refused or state.get(plan.action, "[bold]deploy[/bold]"), "; ".join(parts)
+
+
+def doctor_line(checkup: Checkup) -> Line:
+    """The line of `doctor`: how many findings of each severity there are, and their titles."""
+    from deployer.report.check_view import counted  # the rules behind it take longer to load than a `status`
+
+    return counted([symptom.severity for symptom, _ in checkup.present]), "; ".join(
+        symptom.title for symptom, _ in checkup.present
+    )
 
 
 def _first(noun: str, texts: Sequence[str]) -> list[str]:

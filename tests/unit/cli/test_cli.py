@@ -18,8 +18,9 @@ from rich.console import Console
 from deployer import errors
 from deployer.cli.main import COMMANDS, cli, run
 from deployer.config.files import template_folders
-from deployer.config.inventory import ServiceConfig, load_inventory
+from deployer.config.inventory import HostConfig, ServiceConfig, load_inventory
 from deployer.config.profile import load_profile, profile_folders
+from deployer.deploy.session import Session
 from deployer.inspect.check import CheckedProfile, Checker, HostView, change_under_way
 from deployer.records.failure import Failure
 from deployer.records.hardware import EngineFacts, ModelFacts
@@ -29,6 +30,7 @@ from deployer.resources import shipped
 from deployer.sglang.log.diagnosis import diagnose
 from deployer.sglang.rules import Need
 from deployer.sglang.server.answers import Asked
+from tests.fakes.host import FakeHost, FakeWorld
 from tests.unit.cli.tree import commands
 from tests.unit.deploy.builders import host_state, service_state
 from tests.unit.inspect.doctor.builders import lease
@@ -192,10 +194,10 @@ def test_check_does_not_send_you_to_a_host_that_does_not_report_a_fact() -> None
     unasked = {"package-pins": [Need.PACKAGES]}
     checked = CheckedProfile("s", "p", "0.5.23", "0.5.23", findings=(), unasked=unasked)
     out = io.StringIO()
-    Console(file=out, width=200).print(checked_view([checked], brief=False, on_host=True))
+    Console(file=out, width=200).print(checked_view({"s": [checked]}, brief=False, on_host=True))
     assert "being changed" not in out.getvalue()
     changing = replace(checked, changing="box is being changed for mini by ann@desk")
-    Console(file=out, width=200).print(checked_view([changing], brief=False, on_host=True))
+    Console(file=out, width=200).print(checked_view({"s": [changing]}, brief=False, on_host=True))
     assert "box is being changed for mini by ann@desk: check again when that is over" in out.getvalue()
     lack = "1 rule not applied for lack of the packages of the engine's environment"
     assert f"{lack}; the host does not report them" in out.getvalue()
@@ -258,17 +260,21 @@ def test_check_of_one_service_and_of_one_host(
 
     said = Asked("accepted")
 
-    def observe(self: object, service: Any, *rest: object) -> HostView:
-        asked.append(service.name)
+    def observe(self: object, session: Session, *rest: object) -> HostView:
+        asked.append(session.service.name)
         return HostView(answers={"tp1": said})
 
+    def connect(host: HostConfig, **_: object) -> FakeHost:
+        return FakeHost(FakeWorld(host.name))
+
+    monkeypatch.setattr("deployer.host.connect.connect", connect)
     monkeypatch.setattr("deployer.inspect.check.Checker.observe", observe)
     assert run(["-i", str(inventory), "check", "tp1", "--host", "b", "--json"]) == 0
     assert [item["service"] for item in json.loads(capsys.readouterr().out)["checked"]] == ["t"]
     assert asked == ["t"]
     assert run(["-i", str(inventory), "check", "tp1", "--on-host", "--json"]) == 0
     capsys.readouterr()
-    assert asked == ["t", "s", "t"]
+    assert sorted(asked) == ["s", "t", "t"]
     said = Asked("refused", "too odd")
     assert run(["-i", str(inventory), "check", "tp1", "--host", "b"]) == 2
     assert "on the host refuses these arguments: too odd" in " ".join(capsys.readouterr().out.split())

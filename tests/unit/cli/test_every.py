@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ import pytest
 from deployer import errors
 from deployer.cli.main import run
 from deployer.config.inventory import HostConfig
+from deployer.deploy.session import Session
 from deployer.errors import HostUnreachable, worst
 from deployer.host.protocol import Host
+from deployer.inspect.history import History
 from tests.fakes.host import FakeHost, FakeWorld
+from tests.patience import PATIENCE
 
 SERVICE = (
     '[services.{0}]\nhost = "{1}"\nmodel = "/m"\nport = {2}\nbind = "127.0.0.1"\nengine.python = "/v/bin/python"\n'
@@ -53,7 +57,6 @@ class Site:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("deployer.cli.main.install_signals", lambda: None)
-    monkeypatch.setenv("COLUMNS", "200")
     for name in ("DEPLOYER_INVENTORY", "DEPLOYER_SERVICE", "DEPLOYER_JSON"):
         monkeypatch.delenv(name, raising=False)
     made = Site(tmp_path)
@@ -123,6 +126,25 @@ def test_history_is_a_line_for_each(site: Site, capsys: pytest.CaptureFixture[st
     assert site.run("history", "1") == 2  # of which service?
 
 
+def test_hosts_are_asked_side_by_side_and_so_are_the_services_of_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts, services = Barrier(3), Barrier(3)  # nobody gets past one before all have come
+
+    def connect(config: HostConfig, **_: Any) -> Host:
+        hosts.wait(PATIENCE)
+        return site.connect(config)
+
+    def history_of(session: Session) -> History:
+        services.wait(PATIENCE)
+        return History(session.service.name, None, ())
+
+    monkeypatch.setattr("deployer.host.connect.connect", connect)
+    monkeypatch.setattr("deployer.inspect.history.history_of", history_of)
+    assert site.run("history") == 8
+    assert list(lines(capsys.readouterr().out)) == list(PLACES)
+
+
 def test_a_connection_that_breaks_costs_its_own_service_only(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.worlds["b"].faults["observe"] = [errors.ChannelLost("the connection to b broke")]
     site.write({name: PLACES[name] for name in ("zeta", "alone")})
@@ -130,6 +152,72 @@ def test_a_connection_that_breaks_costs_its_own_service_only(site: Site, capsys:
     shown = lines(capsys.readouterr().out)
     assert shown["zeta"].startswith("● healthy")
     assert "the connection to b broke" in shown["alone"]
+
+
+def test_doctor_is_a_line_for_each(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.run("doctor", "--seconds", "0") == 6
+    shown = lines(capsys.readouterr().out)
+    assert list(shown) == list(PLACES)
+    assert re.match(r"\d+ |nothing found", shown["zeta"])
+    assert re.match(r"\d+ error", shown["beta"])
+    assert "nothing healthy serves" in shown["beta"]
+    assert shown["dead"].endswith("switch it on")
+    assert site.run("doctor", "--seconds", "0", "--json") == 6
+    services = json.loads(capsys.readouterr().out)["services"]
+    assert [item.get("release") for item in services] == ["0001-tp8", None, None, "0002-pp8"]
+
+
+def test_plan_is_a_line_for_each(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.run("plan", "tp1") == 8  # not to know of dead is worse than that the others refuse
+    text = capsys.readouterr().out
+    shown = lines(text)
+    assert list(shown) == list(PLACES)
+    assert len(text.splitlines()) == len(PLACES)  # however long they are
+    for name in ("zeta", "beta", "alone"):
+        assert shown[name].startswith("✗ refused")
+        assert "objection" in shown[name]
+    assert "0002-tp1 instead of 0001-tp8" in shown["zeta"]
+    assert shown["dead"].endswith("switch it on")
+    assert site.run("plan", "tp1", "--json") == 8
+    services = json.loads(capsys.readouterr().out)["services"]
+    assert [item.get("action", "?") for item in services] == ["deploy", "?", "deploy", "deploy"]
+    assert site.run("plan", "tp1", "--diff") == 8
+    assert "zeta on a\ntp1 would become release 0002-tp1" in capsys.readouterr().out
+    assert site.run("plan", "tp1", "--out", "x.plan") == 2  # of which service?
+    site.write({name: PLACES[name] for name in ("zeta", "alone")})
+    assert site.run("plan", "tp1") == 3
+
+
+def test_check_on_the_hosts_misses_only_the_dead_one(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.run("check", "--on-host") == 8
+    shown = capsys.readouterr().out
+    heads = [line for line in shown.splitlines() if line and not line.startswith(" ")][: len(PLACES)]
+    assert [head.split()[0] for head in heads] == list(PLACES)
+    assert heads[1] == "dead ✗ unknown  gone does not answer; remedy: switch it on"
+    assert "✗ tp1" in shown
+    assert site.connections == {"a": 1, "b": 1, "gone": 1}
+    assert site.run("check", "tp1", "--on-host", "--json") == 8
+    document = json.loads(capsys.readouterr().out)
+    assert [item["service"] for item in document["checked"]] == ["zeta", "beta", "alone"]
+    assert [(item["service"], item["host"], item["exit_code"]) for item in document["unreached"]] == [
+        ("dead", "gone", 8)
+    ]
+    assert document["ok"] is False
+    assert site.run("check", "--host", "gone") == 8
+    assert "error: gone does not answer" in capsys.readouterr().err
+    assert site.run("check", "--host", "a", "--json") == 0
+    assert "unreached" not in json.loads(capsys.readouterr().out)
+
+
+def test_a_hold_is_noted_once_for_its_host(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.run("hold", "-s", "zeta", "load test") == 0
+    capsys.readouterr()
+    site.run("history")
+    assert capsys.readouterr().err.count("note: a is on hold") == 1
+    site.run("status")
+    shown = capsys.readouterr()
+    assert "note:" not in shown.err
+    assert "load test" in lines(shown.out)["zeta"]
 
 
 def test_every_exit_code_has_its_place_in_the_order() -> None:
