@@ -72,7 +72,7 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for closing in [Beside(host.close) for host in self._connected.values()]:
+        for closing in [Beside(host.close) for host in list(self._connected.values())]:
             with contextlib.suppress(ChannelLost):
                 closing.wait()
 

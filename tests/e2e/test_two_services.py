@@ -42,6 +42,18 @@ def test_each_is_left_alone_by_the_other(site: Site) -> None:
     kimi = site.json("status", "-s", "kimi")["hosts"][0]
     assert (kimi["unit"]["restarts"], kimi["drift"]) == (0, [])
 
+    # Looked at together, over one connection; a third one's host is dead, which costs nothing but its own line.
+    dead = '[hosts.gone]\naddress = "127.0.0.1"\nport = 1\nconnect_timeout = 2\n'
+    dead += '[services.lost]\nhost = "gone"\nmodel = "/m"\nengine.python = "/v/bin/python"\n'
+    site.inventory.write_text(site.inventory.read_text() + dead)
+    every = site.json("status", expect=8)["services"]
+    assert [(item["service"], item.get("ok")) for item in every] == [("kimi", True), ("mini", True), ("lost", None)]
+    assert every[2]["error"]["kind"] == "HostUnreachable"
+    checkups = site.json("doctor", "--seconds", "1", expect=8)["services"]
+    assert [item.get("ok") for item in checkups] == [True, True, None]
+    plans = site.json("plan", "tp2", expect=8)["services"]
+    assert [item.get("action") for item in plans] == ["nothing", "nothing", None]
+
     # One that would take the other's GPUs is refused, and told whose they are.
     two(site, "gpus = [0, 1]", "gpus = [1, 2]")
     refused = site.json("apply", "tp2", "--yes", "-s", "mini", expect=3)
