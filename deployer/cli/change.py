@@ -45,7 +45,7 @@ class AskAtTerminal:
         if not self._app.as_json:
             self._show(plan)
         raise ConsentRequired(
-            f"{plan.live or 'what runs now'} would be stopped, and there is no terminal to confirm on; "
+            f"{plan.live or 'what runs now'} of {plan.place} would be stopped, and there is no terminal to confirm on; "
             "nothing was changed",
             phase=Step.CONSENT,
             detail={"plan": plan.as_json()},
@@ -55,7 +55,7 @@ class AskAtTerminal:
         if not plan.interrupts or self._yes:
             return True
         self._show(plan)
-        return bool(click.confirm("Continue?", default=False))
+        return bool(click.confirm(f"Restart {plan.place}?", default=False))
 
     def unclear(self, verdict: Verdict) -> bool:
         if not self._app.interactive:
@@ -261,7 +261,7 @@ def converge(app: App, wait: float) -> int:
 @click.command()
 @click.argument("profile")
 @click.option("--diff", is_flag=True, help="Also show the unit's text, line by line.")
-@click.option("--detailed-exitcode", is_flag=True, help="Exit with 0 if nothing would change, with 10 otherwise.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit with 0 if nothing would change or differs, else with 10.")
 @click.option("--out", type=FILE, help="Keep the plan in this file, for `apply --plan FILE`.")
 @common_options
 @pass_app
@@ -320,7 +320,7 @@ def looked_ahead(session: Session, profile: Profile) -> Preview:
 
 
 def plan_code(preview: Preview, detailed: bool) -> int:
-    """Return the exit code of a plan; ``detailed``: 10 if something would change."""
-    if preview.objections and preview.plan.action == "deploy":
+    """Return the exit code of a plan; ``detailed``: 10 if something would change, or the host differs."""
+    if preview.objections:
         return PreflightRefused.exit_code
-    return 10 if detailed and preview.plan.restart else 0
+    return 10 if detailed and not preview.plan.equal else 0

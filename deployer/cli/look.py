@@ -34,9 +34,10 @@ T = TypeVar("T")
     help="With --watch: seconds between two looks.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Also show what SGLang made of its arguments at that start.")
+@click.option("--strict", is_flag=True, help="Exit with 10 if the host differs from its live release.")
 @common_options
 @pass_app
-def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
+def status(app: App, watch: bool, interval: float, verbose: bool, strict: bool) -> int:
     """Show what is live, whether it is healthy, and how fast it is.
 
     The speed is that of the benchmark that proved it. Exits with 0 if the live release is healthy, with 6 if nothing
@@ -47,6 +48,7 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
       deployer status
       deployer status --verbose
       deployer status --watch
+      deployer status --strict
       deployer status --json | jq .ok
     """
     if watch and app.as_json:
@@ -54,7 +56,7 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
             "--watch redraws a terminal and cannot be one JSON document", remedy="leave out one of the two"
         )
     if len(services := app.services()) > 1:
-        return status_of_all(app, services, watch, interval, verbose)
+        return status_of_all(app, services, watch, interval, verbose, strict)
     with app.session("status", meanwhile=["deployer.inspect.status"]) as session:
         from deployer.inspect.status import status as current_status
 
@@ -66,15 +68,19 @@ def status(app: App, watch: bool, interval: float, verbose: bool) -> int:
             report = keep_watching(app, report, lambda: current_status(session), status_view, interval)
         else:
             app.show(report.as_json(), status_view(report, verbose=verbose))
-    return status_code(report)
+    return status_code(report, strict)
 
 
-def status_code(report: StatusReport) -> int:
-    """Return the exit code of a service's status."""
-    return 0 if report.health.ok else 6
+def status_code(report: StatusReport, strict: bool) -> int:
+    """Return the exit code of a service's status; ``strict``: 10 if the host differs from its live release."""
+    if not report.health.ok:
+        return 6
+    return 10 if strict and report.drift else 0
 
 
-def status_of_all(app: App, services: Sequence[ServiceConfig], watch: bool, interval: float, verbose: bool) -> int:
+def status_of_all(
+    app: App, services: Sequence[ServiceConfig], watch: bool, interval: float, verbose: bool, strict: bool
+) -> int:
     """Show the status of several services side by side; return the worst exit code."""
     from deployer.cli.every import fleet, show_every
     from deployer.inspect.every import exit_code
@@ -83,6 +89,7 @@ def status_of_all(app: App, services: Sequence[ServiceConfig], watch: bool, inte
     from deployer.report.every_view import lines_view, status_line
     from deployer.report.service_view import status_view
 
+    code = partial(status_code, strict=strict)
     if watch:
         with fleet(app, "status", services) as every:
             looks = keep_watching(
@@ -92,7 +99,7 @@ def status_of_all(app: App, services: Sequence[ServiceConfig], watch: bool, inte
                 lambda looks: lines_view(looks, status_line),
                 interval,
             )
-        return exit_code(looks, status_code)
+        return exit_code(looks, code)
     return show_every(
         app,
         "status",
@@ -100,7 +107,7 @@ def status_of_all(app: App, services: Sequence[ServiceConfig], watch: bool, inte
         current_status,
         document=StatusReport.as_json,
         line=status_line,
-        code=status_code,
+        code=code,
         whole=partial(status_view, verbose=True) if verbose else None,
     )
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from deployer.config.profile import Profile, effective_bench, effective_gate, effective_relative_gate
+from deployer.deploy.changes import engine_ref
+from deployer.deploy.drift import differences
 from deployer.deploy.engine_preflight import ENGINE_REMEDY, engine_complaint, engine_notes
 from deployer.deploy.facts import with_host
 from deployer.deploy.outcomes import EXIT_CODES
 from deployer.deploy.plan import make_plan
-from deployer.deploy.preflight import notes, objections
+from deployer.deploy.preflight import notes, objections, overruled, restart_objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.rollout import Rollout
@@ -89,14 +91,26 @@ def prepare(session: Session, profile: Profile, observed: HostState, probe: Heal
     service, host = session.service, session.host_config
     release, bundle = render_release(session, profile, observed)
     state = observed.services[service.name]
+    plan = make_plan(
+        state,
+        release,
+        healthy=probe.result(state).ok,
+        differences=differences(service.name, observed),
+        host=host.name,
+    )
     facts = Facts.of(profile, service, host, release.sglang, session.learned)
     findings = judge(with_host(facts, observed)).findings
-    plan = make_plan(state, release, healthy=probe.result(state).ok)
+    if plan.action == "deploy":
+        against = objections(observed, host, service, release, findings)
+    elif plan.restart:
+        against = restart_objections(observed, host, service)
+    else:
+        against = list(overruled(service, state))
     return Preview(
         release,
         bundle.files,
         plan,
-        tuple(objections(observed, host, service, release, findings)),
+        tuple(against),
         (*bundle.notes, *notes(observed, service, findings)),
         SavedPlan(host.name, time.time(), plan, basis(plan, release, observed)),
     )
@@ -130,6 +144,7 @@ def render_release(session: Session, profile: Profile, observed: HostState) -> t
         environment=dict(bundle.environment),
         restart_keys=dict(bundle.restart_keys),
         sglang=version,
+        engine=engine_ref(observed.engine),
         model=ModelRef(service.model, observed.model.fingerprint if observed.model else None),
         requested=Requested(
             arguments=dict(bundle.requested),
@@ -162,21 +177,12 @@ def apply(
     release, plan = prepared.release, prepared.plan
     if saved is not None:
         refuse_moved(saved, prepared.saved)
-    if plan.action == "nothing":
-        reporter.done(f"{profile.name} is live as {plan.live} and healthy; nothing to change")
-        return Outcome(
-            "unchanged",
-            service.name,
-            profile.name,
-            plan.live,
-            release.previous,
-            message=f"{profile.name} is live already as release {plan.live} and healthy; nothing was changed",
-        )
+    if plan.action != "deploy":
+        return stay(session, prepared, reporter, consent)
     reporter.done(_summary(plan))
+    for difference in plan.differences:
+        reporter.note(str(difference))
     consent.possible(plan)
-    if plan.action == "converge":
-        restored = converge_and_prove(session, reporter)
-        return restored.outcome("live", service.name, plan.profile, restored.live, plan.live)
 
     reporter.step(Step.PREFLIGHT)
     for note in prepared.notes:
@@ -187,7 +193,7 @@ def apply(
     try:
         reporter.step(Step.VALIDATE)
         validate(session, release, reporter, observed)
-        refused = refusal(plan, release, reporter, consent)
+        refused = refusal(plan, reporter, consent)
         agreed = refused is None
     finally:
         if not agreed:
@@ -195,6 +201,38 @@ def apply(
             with suppress(AgentError):
                 session.client.release_update(service.name, release.release, patch={"state": "abandoned"})
     return refused or Rollout(Steps(session, release, reporter, ask=consent.unclear)).run()
+
+
+def stay(session: Session, prepared: Preview, reporter: Reporter, consent: Consent) -> Outcome:
+    """End an apply whose release is live already: the host is made equal to it, if it is not."""
+    plan, service = prepared.plan, session.service.name
+    if prepared.objections:
+        reporter.done(_summary(plan))
+        preflight(prepared.objections, reporter)
+    if plan.action == "nothing":
+        reporter.done(f"{plan.profile} is live as {plan.live} and healthy; nothing to change")
+        return Outcome(
+            "unchanged",
+            service,
+            plan.profile,
+            plan.live,
+            prepared.release.previous,
+            message=f"{plan.profile} is live already as release {plan.live} and healthy; nothing was changed",
+            notes=tuple(map(str, plan.differences)),
+        )
+    return make_equal(session, plan, reporter, consent)
+
+
+def make_equal(session: Session, plan: Plan, reporter: Reporter, consent: Consent) -> Outcome:
+    """Make the host equal to its live release, as the plan says, after consent to a restart."""
+    reporter.done(_summary(plan))
+    for difference in plan.differences:
+        reporter.note(str(difference))
+    consent.possible(plan)
+    if plan.interrupts and (refused := refusal(plan, reporter, consent)):
+        return refused
+    restored = converge_and_prove(session, reporter, restart=plan.restart_reasons)
+    return restored.outcome("live", plan.service, plan.profile, restored.live, plan.live)
 
 
 def take_up(
@@ -235,7 +273,9 @@ def take_lease(session: Session, reporter: Reporter) -> None:
 
 def _summary(plan: Plan) -> str:
     if plan.action == "converge":
-        return f"{plan.live} is live and equal, but not running as it should"
+        count = count_of(len(plan.differences), "difference")
+        how = "it has to be started again" if plan.restart else "no restart is needed"
+        return f"{plan.live} is live; {count} on the host: {how}"
     if plan.live is None:
         return f"the first release: {count_of(len(plan.changes), 'setting')}"
     return f"{count_of(len(plan.changes), 'change')} against {plan.live}: a restart is needed"
@@ -268,7 +308,7 @@ def stage(session: Session, prepared: Preview, reporter: Reporter) -> None:
     reporter.done(path)
 
 
-def refusal(plan: Plan, release: Release, reporter: Reporter, consent: Consent) -> Outcome | None:
+def refusal(plan: Plan, reporter: Reporter, consent: Consent) -> Outcome | None:
     """Ask for consent and end the step if it is given; else return the outcome."""
     reporter.step(Step.CONSENT)
     if consent.given(plan):
@@ -276,12 +316,12 @@ def refusal(plan: Plan, release: Release, reporter: Reporter, consent: Consent) 
         return None
     return Outcome(
         "refused",
-        release.service,
-        release.profile,
-        release.release,
+        plan.service,
+        plan.profile,
+        plan.release,
         plan.live,
         exit_code=EXIT_CODES["refused"],
-        message=f"nothing was changed; {plan.live or 'nothing'} is live on {release.service}",
+        message=f"nothing was changed; {plan.live or 'nothing'} is live on {plan.service}",
     )
 
 

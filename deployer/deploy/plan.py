@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from deployer.deploy.changes import argument_changes, differing, engine_changes, unit_only_changes
+from deployer.records.drift import Change, Difference
 from deployer.records.host import ServiceState
-from deployer.records.outcome import Change, Plan
+from deployer.records.outcome import Plan
 from deployer.records.release import Release
-from deployer.units.text import arguments, comparable, entries, joined
-
-
-def _differing(
-    kind: str, old: Mapping[str, str], new: Mapping[str, str], names: Iterable[str], *, restart: bool = True
-) -> list[Change]:
-    return [
-        Change(kind, name or "command", old.get(name), new.get(name), restart)
-        for name in names
-        if old.get(name) != new.get(name)
-    ]
-
-
-def argument_changes(before: Sequence[str], after: Sequence[str]) -> list[Change]:
-    """Return what differs argument by argument, in the new order, then what went away."""
-    old, new = arguments(before), arguments(after)
-    return _differing("argument", old, new, {**new, **old})
+from deployer.units.text import comparable
 
 
 def release_changes(live: Release | None, candidate: Release) -> list[Change]:
@@ -42,31 +28,16 @@ def release_changes(live: Release | None, candidate: Release) -> list[Change]:
         ("environment", live.variables, candidate.variables),
         ("unit", live.restart_keys, candidate.restart_keys),
     ):
-        changes += _differing(kind, old, new, sorted({**old, **new}))
+        changes += differing(kind, old, new, sorted({**old, **new}))
     if live.sglang != candidate.sglang:
         changes.append(Change("engine", "sglang", live.sglang, candidate.sglang))
+    elif live.engine and candidate.engine:
+        changes += engine_changes(live.engine, candidate.engine)
     for key in ("path", "fingerprint"):
         before, after = getattr(live.model, key), getattr(candidate.model, key)
         if before != after:
             changes.append(Change("model", key, before, after))
     return changes
-
-
-def unit_only_changes(before: str | None, after: str, shown: Iterable[Change]) -> list[Change]:
-    """Return the keys of the unit that differ and are not among the changes ``shown``; none if there was no unit.
-
-    What names the release is left out, and the command line and the environment, which are shown piece by piece.
-    """
-    if before is None:
-        return []
-    left_out = {change.name for change in shown if change.kind == "unit"}
-    left_out |= {"ExecStart", "Environment", "EnvironmentFile", "Description"}
-    old, new = _by_key(before), _by_key(after)
-    return _differing("unit", old, new, [key for key in {**new, **old} if key not in left_out], restart=False)
-
-
-def _by_key(unit: str) -> dict[str, str]:
-    return joined((key, value) for section, key, value in entries(unit) if not section.startswith("X-"))
 
 
 def unit_diff(before: str | None, after: str, *, before_name: str, after_name: str) -> str:
@@ -98,16 +69,26 @@ def expected_downtime(releases: Iterable[Release], profile: str, stop_seconds: f
     return None, "no earlier start of this service is on record"
 
 
-def make_plan(state: ServiceState, candidate: Release, *, healthy: bool) -> Plan:
-    """Decide what an apply has to do. ``healthy``: the live server answers /health with 200 from its own unit."""
+def make_plan(
+    state: ServiceState,
+    candidate: Release,
+    *,
+    healthy: bool,
+    differences: Sequence[Difference] = (),
+    host: str = "",
+) -> Plan:
+    """Decide what an apply has to do.
+
+    ``healthy``: the live server answers /health with 200 from its own unit; ``differences``: of the ``host`` from its
+    live release.
+    """
     live = state.live_release
     changes = release_changes(live, candidate)
-    if changes or live is None:
-        action = "deploy"
-    elif healthy and state.running_name == state.live_name and state.unit.ok:
-        action = "nothing"
-    else:
-        action = "converge"
+    serves = healthy and state.running_name == state.live_name and state.unit.ok
+    deploys = bool(changes) or live is None
+    restart = deploys or not serves or any(item.restart for item in differences)
+    mends = restart or any(item.converges for item in differences)
+    action = "deploy" if deploys else "converge" if mends else "nothing"
     downtime, basis = expected_downtime(state.releases, candidate.profile)
     plan = Plan(
         service=candidate.service,
@@ -115,8 +96,11 @@ def make_plan(state: ServiceState, candidate: Release, *, healthy: bool) -> Plan
         action=action,
         live=state.live_name,
         release=state.live_name or candidate.release,
+        host=host,
+        restart=restart,
         changes=tuple(changes),
-        interrupts=action != "nothing" and not state.at_rest,
+        differences=tuple(differences),
+        interrupts=restart and not state.at_rest,
         downtime=downtime,
         downtime_basis=basis,
     )

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from deployer.bench.runner import Target, choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
+from deployer.deploy.drift import decisive
 from deployer.errors import ConfigError
 from deployer.reach import collides, unit_name
 from deployer.records.endpoint import Endpoint
@@ -42,7 +43,7 @@ def objections(
         *_gpus(observed, host, service, state, release),
         *(_bench(observed, service, release) if measured else ()),
         *_port(service, state),
-        *_shadows(service, state),
+        *overruled(service, state),
         *_lost_unit(state, release),
         *_disk(observed, host),
     ]
@@ -175,9 +176,23 @@ def _port(service: ServiceConfig, state: ServiceState) -> Iterator[Objection]:
         )
 
 
-def _shadows(service: ServiceConfig, state: ServiceState) -> Iterator[Objection]:
+def restart_objections(observed: HostState, host: HostConfig, service: ServiceConfig) -> list[Objection]:
+    """Return all reasons against starting the live release again. Nothing is written for it, so no room is needed."""
+    live = observed.services[service.name].live_release
+    against = objections(observed, host, service, live, measured=False)
+    return [item for item in against if item.code != "disk-full"]
+
+
+def overruled(service: ServiceConfig, state: ServiceState) -> Iterator[Objection]:
+    """Yield what keeps our unit from running as it is written."""
     unit = unit_name(service.name)
-    # A drop-in changes the unit without replacing it: it is reported as drift, not refused.
+    # Any other drop-in changes the unit without deciding what runs: it is reported as drift, not refused.
+    for path, keys in decisive(state.drop_ins):
+        yield Objection(
+            "drop-in-decides",
+            f"{path} sets {', '.join(keys)}, so another server would run than the one that is proven",
+            f"remove it (`systemctl revert {unit}` on the host), or put what it sets into the template",
+        )
     shadows = [path for path in state.shadows if not path.endswith(".conf")]
     for path in shadows:
         yield Objection(
@@ -210,10 +225,8 @@ def _disk(observed: HostState, host: HostConfig) -> Iterator[Objection]:
 
 def notes(observed: HostState, service: ServiceConfig, findings: Iterable[Finding] = ()) -> list[str]:
     """Return what is worth knowing without being an objection, warnings among the rules' ``findings`` included."""
-    shadows = observed.services[service.name].shadows
     hub = f"{service.model} is a hub id: SGLang will download it to the host before it loads"
     return [
         *(() if service.model.startswith("/") else (hub,)),
-        *(f"a drop-in changes the unit: {path}" for path in shadows if path.endswith(".conf")),
         *(f"{item} ({item.remedy})" for item in findings if item.severity is Severity.WARNING),
     ]

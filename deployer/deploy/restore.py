@@ -75,17 +75,22 @@ def keep_evidence(
 
 
 def converge_and_prove(
-    session: Session, reporter: Reporter, candidate: str | None = None, reason: str | None = None
+    session: Session,
+    reporter: Reporter,
+    candidate: str | None = None,
+    reason: str | None = None,
+    restart: Sequence[str] = (),
 ) -> Restored:
     """Make the host equal to its live release and prove it with /health and one generation of our own.
 
-    The hooks get to know which ``candidate`` it comes back from, and the ``reason``. None of them can stop it.
+    ``restart``: why the live server is started again although it serves. The hooks get to know which ``candidate`` it
+    comes back from, and the ``reason``. None of them can stop it.
     """
     reporter.step(Step.RESTORE)
     session.changing = True
     live, hooks = session.state().live_release, session.service.hooks
     report_hooks(hooks, facts_of(session, "before_restore", live, candidate, reason=reason), reporter)
-    restored = _converge(session, reporter)
+    restored = _converge(session, reporter, restart)
     reason = reason if restored.serving else restored.message
     facts = facts_of(session, "after_restore", live, candidate, reason=reason, serving=restored.serving)
     report_hooks(hooks, facts, reporter)
@@ -96,14 +101,14 @@ def converge_and_prove(
     return restored
 
 
-def _converge(session: Session, reporter: Reporter) -> Restored:
+def _converge(session: Session, reporter: Reporter, restart: Sequence[str]) -> Restored:
     """The transition ends with a converge that succeeds; one that fails stays for the guard, which tries again."""
     state = session.state()
     live, release = state.live_name, state.live_release
     reporter.progress(f"to {live}" if live else "no release is live here: stopping the candidate")
     try:
         with session.client.converge(
-            session.endpoint(release), session.limits, repair=True, await_ready=False
+            session.endpoint(release), session.limits, repair=True, restart=restart, await_ready=False
         ) as stream:
             converged = follow(stream, reporter)
     except AgentError as error:

@@ -13,6 +13,7 @@ from deployer.deploy.apply import (
     take_lease,
     take_up,
 )
+from deployer.deploy.drift import differences, proof_differences
 from deployer.deploy.plan import make_plan, rollback_target
 from deployer.deploy.preflight import objections
 from deployer.deploy.reporter import Reporter
@@ -50,16 +51,24 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
             else "`deployer apply PROFILE` puts a first release live",
         )
     release = replace(read_release(session, target.release), previous=target.previous)
-    plan = make_plan(state, release, healthy=probe.result(state).ok)
-    plan = replace(plan, action="deploy", release=release.release, interrupts=not state.at_rest)
+    plan = make_plan(
+        state,
+        release,
+        healthy=probe.result(state).ok,
+        differences=differences(service.name, observed),
+        host=session.host_config.name,
+    )
+    plan = replace(plan, action="deploy", release=release.release, restart=True, interrupts=not state.at_rest)
     reporter.done(f"back to {release.release} ({release.profile})")
+    for difference in (*plan.differences, *proof_differences(release, observed)):
+        reporter.note(str(difference))
     consent.possible(plan)
 
     reporter.step(Step.PREFLIGHT)
     preflight(objections(observed, session.host_config, service, release, measured=False), reporter)
     reporter.step(Step.VALIDATE)
     validate(session, release, reporter)
-    if refused := refusal(plan, release, reporter, consent):
+    if refused := refusal(plan, reporter, consent):
         return refused
     outcome = Rollout(Steps(session, release, reporter, proven=True)).run()
     if outcome.outcome != "live":

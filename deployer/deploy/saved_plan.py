@@ -26,6 +26,7 @@ def basis(plan: Plan, candidate: Release, observed: HostState) -> dict[str, str]
         "its drop-ins": _digest([*state.shadows, *state.unit.drop_ins]),
         "what runs": state.running_name or "nothing",
         "the newest release": str(max((item.number for item in state.releases), default=0)),
+        "how the host differs from it": _digest([item.text for item in plan.differences]),
         "what is to be done": plan.action,
         "the command line": _digest(comparable(candidate.argv)),
         "the environment": _digest(candidate.variables),

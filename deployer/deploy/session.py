@@ -145,14 +145,18 @@ class Session:
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def observe(self, *, facts: bool = False) -> HostState:
-        """Return the host as it is now; with ``facts`` the engine's environment, the model and the GPUs too."""
+    def observe(self, *, facts: bool = False, patience: float | None = None) -> HostState:
+        """Return the host as it is now; with ``facts`` the engine's environment, the model and the GPUs too.
+
+        ``patience``: seconds that nvidia-smi has for all questions together.
+        """
         service = self.service
         observed = self.client.observe(
             {service.name: service.port},
             engine=service.engine.python if facts else None,
             model=service.model if facts and service.model.startswith("/") else None,
             gpus=facts,
+            patience=patience,
         )
         self.hold = observed.hold
         return observed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from deployer.deploy.drift import decisive
 from deployer.deploy.engine_preflight import (
     ENGINE_REMEDY,
     Question,
@@ -22,8 +23,6 @@ from deployer.records.release import Release
 from deployer.records.step import Step
 from deployer.sglang.server.answers import Asked
 
-#: Keys that a drop-in may not take out of deployer's hands: what runs, as whom, and when it is started again.
-DECISIVE = frozenset({"ExecStart", "Type", "User", "Restart"})
 _OTHERWISE = (
     "reads the unit differently than intended",
     "if you use a template of your own, compare it with templates/sglang.service.j2",
@@ -84,10 +83,8 @@ def validate(session: Session, release: Release, reporter: Reporter, observed: H
 def probe_problems(report: ProbeReport, argv: Sequence[str]) -> list[str]:
     """Return what is wrong with a unit by systemd's own account. Pure."""
     problems = list(report.verify.lines)
-    for drop_in in report.drop_ins:
-        decisive = sorted(DECISIVE.intersection(drop_in.keys))
-        if decisive:
-            problems.append(f"{drop_in.path} sets {', '.join(decisive)}: remove it, or put it into the template")
+    for path, keys in decisive(report.drop_ins):
+        problems.append(f"{path} sets {', '.join(keys)}: remove it, or put it into the template")
     if report.load_error:
         problems.append(report.load_error)
     else:

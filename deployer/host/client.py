@@ -306,13 +306,21 @@ class HostClient:
         self._call("promote", args, timeout=LONG)
 
     def converge(
-        self, endpoint: Endpoint, limits: Limits, *, repair: bool, await_ready: bool = True
+        self,
+        endpoint: Endpoint,
+        limits: Limits,
+        *,
+        repair: bool,
+        restart: Sequence[str] = (),
+        await_ready: bool = True,
     ) -> Events[StopEvent, Converged]:
-        """Make the host equal to its live release and start it. ``repair``: a live server that hangs is restarted."""
+        """Make the host equal to its live release and start it. ``repair``: a live server that hangs is restarted;
+        ``restart``: why one that serves is."""
         args = limits.arguments(endpoint) | {
             "ready_timeout": limits.ready,
             "start": True,
             "repair": repair,
+            "restart": list(restart),
             "await_ready": await_ready,
         }
         return self._stream("converge", args, StopEvent.from_json, Converged.from_json)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from deployer.deploy.drift import differences
 from deployer.deploy.session import Health, Session
 from deployer.reach import unit_name
 from deployer.records.codec import encode
+from deployer.records.drift import Difference
 from deployer.records.host import HostState, Lease, ServiceState
 
 #: What is shown of a GPU.
@@ -17,7 +20,7 @@ _GPU = ("index", "name", "memory_used", "memory_total", "utilization", "power_w"
 
 @dataclass(frozen=True)
 class StatusReport:
-    """One service on its host at one moment (``now``, epoch seconds). ``drift`` is how the host differs, in words."""
+    """One service on its host at one moment (``now``, epoch seconds). ``drift`` is all that is wrong, in words."""
 
     service: str
     host: str
@@ -25,6 +28,7 @@ class StatusReport:
     health: Health
     drift: tuple[str, ...]
     now: float
+    differences: tuple[Difference, ...] = ()
 
     @property
     def state(self) -> ServiceState:
@@ -92,6 +96,7 @@ class StatusReport:
             "hold": encode(self.observed.hold),
             "guard": state.guard.active,
             "drift": list(self.drift),
+            "differences": encode(self.differences),
             "gpus": [_part(gpu, *_GPU) for gpu in self.observed.gpus or ()],
         }
         return {"service": self.service, "hosts": [entry], "ok": self.ok}
@@ -105,51 +110,22 @@ def status(session: Session) -> StatusReport:
     """Observe the host and report the service's status."""
     health = session.health_probe()
     observed = session.observe(facts=True)
-    state = observed.services[session.service.name]
-    differences = drift(session.service.name, state, stored_unit(session, state))
+    service, host = session.service.name, session.host_config.name
+    state = observed.services[service]
+    found = differences(service, observed)
+    words = drift(state, found)
     if state.live:
         actual, configured = session.endpoint(state.live_release), session.configured
         if actual != configured:
-            differences.append(
+            words.append(
                 f"the live release listens on {actual}, the inventory has {configured}: the next apply moves it"
             )
-    service, host = session.service.name, session.host_config.name
-    return StatusReport(service, host, observed, health.result(state), tuple(differences), time.time())
+    return StatusReport(service, host, observed, health.result(state), tuple(words), time.time(), found)
 
 
-def stored_unit(session: Session, state: ServiceState) -> str | None:
-    """Return the unit text that the live release keeps, None if its folder is gone (`drift` reports that)."""
-    if not state.live_name:
-        return None
-    return session.client.release_file(session.service.name, state.live_name, "unit")
-
-
-def drift(service: str, state: ServiceState, stored_unit: str | None) -> list[str]:
-    """Return how the host differs from its live release, in words."""
-    differences = [*state.problems, *(f"{path} changes or replaces the unit" for path in state.shadows)]
-    live = state.live_name
-    if live and state.release(live) is None:
-        differences.append(f"the folder of the live release {live} is gone: apply makes a new one")
-    if lost := state.lost_live:
-        differences.append(
-            f"the unit file of {lost.release} is gone although it was live: `deployer rollback --to` restores it"
-        )
-    if state.live and stored_unit is not None and state.live.text != stored_unit:
-        differences.append(f"{state.live.path} was edited by hand: it differs from the unit kept in release {live}")
-    if state.transition is None:
-        if state.candidate is not None:
-            differences.append(
-                f"a candidate unit is left at {state.candidate.path} although nobody is changing the service"
-            )
-        if live and state.running and state.running.release != live:
-            differences.append(f"{state.running.release or 'an unknown release'} is running while {live} is live")
-        if live and state.running is None:
-            how = ", ".join(word for word in (state.unit.active, state.unit.result) if word)
-            differences.append(f"the live service is not running ({how})")
-        if live and not state.enabled:
-            differences.append(f"{unit_name(service)} is not enabled: it will not start at boot")
-        if state.unit.needs_reload:
-            differences.append("the unit files changed since systemd last read them (daemon-reload)")
+def drift(state: ServiceState, found: Iterable[Difference]) -> list[str]:
+    """Return how the host differs from its live release, what could not be read, and restarts, in words."""
+    words = [*state.problems, *map(str, found)]
     if state.unit.restarts:
-        differences.append(f"the service restarted {state.unit.restarts} times since it was started")
-    return differences
+        words.append(f"the service restarted {state.unit.restarts} times since it was started")
+    return words

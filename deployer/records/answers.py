@@ -46,7 +46,7 @@ class HttpAnswer(Record):
 
 @dataclass(frozen=True, slots=True)
 class DropIn(Record):
-    """A drop-in of the real unit that sets keys which deployer decides."""
+    """A drop-in of the real unit, and the keys that it sets (of `ProbeReport`: those that deployer decides)."""
 
     path: str
     keys: tuple[str, ...] = ()

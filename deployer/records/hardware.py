@@ -65,6 +65,9 @@ class EngineFacts(Record):
     """torch, transformers, the kernels and FlashInfer, where they are installed."""
     python_version: str | None = None
     fingerprint: str | None = None
+    changed: tuple[str, ...] = ()
+    """Some of SGLang's files that were written since the live release was promoted."""
+    changed_files: int = 0
 
 
 @dataclass(frozen=True, slots=True)

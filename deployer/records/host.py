@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from deployer.records.answers import DropIn
 from deployer.records.codec import Record, Tolerant, named
 from deployer.records.failure import PhaseTime
 from deployer.records.hardware import EngineFacts, Gpu, GpuProcess, Listener, ModelFacts
@@ -71,11 +72,17 @@ class Hold(Tolerant):
 
 @dataclass(frozen=True, slots=True)
 class UnitFile(Record):
-    """A live or candidate unit file. ``release`` is its ``[X-Deployer] Release=``, None if the file has none."""
+    """A live or candidate unit file. ``release`` is its ``[X-Deployer] Release=``, None if the file has none.
+
+    Of the live one ``kept`` is the text that its release keeps, None if that is gone.
+    """
 
     release: str | None
     text: str
     path: str
+    mode: int | None = None
+    modified: float | None = None
+    kept: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +145,20 @@ class UnitState(Record):
 
 @dataclass(frozen=True, slots=True)
 class Running(Record):
-    """The unit's main process as ``/proc`` shows it; ``release`` is ``DEPLOYER_RELEASE`` of its environment."""
+    """The unit's main process as ``/proc`` shows it; ``release`` is ``DEPLOYER_RELEASE`` of its environment.
+
+    ``environment`` is what it has of the release's variables, None if the release is not known. ``secrets`` are names
+    of the release's secret variables with another value, ``others`` of those that neither it nor systemd has set.
+    """
 
     pid: int
     release: str | None = None
     argv: tuple[str, ...] = ()
     started: float = 0.0
     pids: tuple[int, ...] = ()
+    environment: dict[str, str] | None = None
+    secrets: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +187,7 @@ class ServiceState(Record):
     enabled: bool = False
     listeners: tuple[Listener, ...] = ()
     shadows: tuple[str, ...] = ()
+    drop_ins: tuple[DropIn, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deployer.records.bench import BenchRun
-from deployer.records.codec import Json, Record, named, unwritten
+from deployer.records.codec import Record, named, unwritten
+from deployer.records.drift import Change, Difference
 from deployer.records.effect import InEffect
 from deployer.records.failure import Failure, PhaseTime
 from deployer.records.verdict import Verdict
@@ -21,28 +22,11 @@ class Objection(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Record):
-    """One thing that differs. ``before`` or ``after`` is None if it appears or goes."""
-
-    kind: str
-    name: str
-    before: str | None
-    after: str | None
-    restart: bool = True
-
-    def __str__(self) -> str:
-        if self.before is None:
-            return f"+ {self.name} {self.after}".rstrip()
-        if self.after is None:
-            return f"- {self.name} {self.before}".rstrip()
-        return f"~ {self.name} {self.before} -> {self.after}"
-
-
-@dataclass(frozen=True, slots=True)
 class Plan(Record):
     """What ``apply`` will do.
 
-    ``action``: ``nothing`` (live, healthy and equal), ``converge`` (equal, but not running as it should) or ``deploy``.
+    ``action``: ``nothing`` (live, healthy and equal), ``converge`` (to be made equal to its live release, or started
+    again, by ``restart``) or ``deploy``. ``differences`` are those of the host from its live release.
     ``unit_only`` are keys of the unit that differ besides and need no restart; ``unit_diff`` is all of the unit's
     difference as text. ``downtime`` is in seconds, from this service's earlier starts; None if there were none.
     """
@@ -52,7 +36,10 @@ class Plan(Record):
     action: str
     live: str | None
     release: str
+    host: str = ""
+    restart: bool = True
     changes: tuple[Change, ...] = ()
+    differences: tuple[Difference, ...] = ()
     unit_only: tuple[Change, ...] = unwritten(default=())
     unit_diff: str = ""
     interrupts: bool = named("interrupts_live", default=False)
@@ -60,13 +47,19 @@ class Plan(Record):
     downtime_basis: str = ""
 
     @property
-    def restart(self) -> bool:
-        """Whether the engine is started anew."""
-        return self.action != "nothing"
+    def place(self) -> str:
+        """Which service it is about, and on which host."""
+        return f"{self.service} on {self.host}" if self.host else self.service
 
-    def as_json(self) -> Json:
-        """Return the plan as JSON, with ``restart``."""
-        return Record.as_json(self) | {"restart": self.restart}
+    @property
+    def restart_reasons(self) -> tuple[str, ...]:
+        """The differences for which what runs has to be started again, although it serves."""
+        return tuple(item.text for item in self.differences if item.restart)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing would change, and nothing on the host differs from the live release."""
+        return self.action == "nothing" and not self.differences
 
 
 @dataclass(frozen=True, slots=True)

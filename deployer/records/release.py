@@ -22,6 +22,16 @@ class ModelRef(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineRef(Record):
+    """The engine that a release was proven with. ``packages`` are SGLang and what it stands on, with their versions."""
+
+    python: str = ""
+    python_version: str | None = None
+    packages: dict[str, str] = field(default_factory=dict)
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Requested(Record):
     """What a release has to show before it goes live.
 
@@ -81,6 +91,7 @@ class Release(Tolerant):
     environment: dict[str, str] = field(default_factory=dict)
     restart_keys: dict[str, str] = field(default_factory=dict)
     sglang: str | None = None
+    engine: EngineRef | None = sparse(default=None)
     model: ModelRef = field(default_factory=ModelRef)
     requested: Requested = named("resolved", default_factory=Requested)
     in_effect: InEffect | None = None

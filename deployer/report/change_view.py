@@ -17,27 +17,31 @@ def plan_view(
     plan: Plan, objections: Iterable[Objection] = (), notes: Iterable[str] = (), *, diff: bool = False
 ) -> RenderableType:
     """What an apply would do: the changes one by one, the expected downtime; with ``diff`` also the unit's lines."""
-    profile = escape(plan.profile)
+    profile, where = escape(plan.profile), escape(plan.place)
     parts: list[RenderableType] = []
     if plan.action == "nothing":
-        parts.append(Text.from_markup(f"[green]Nothing to do:[/green] {profile} is live as {plan.live} and healthy."))
+        live = f"{profile} is live on {where} as {plan.live} and healthy"
+        parts.append(Text.from_markup(f"[green]Nothing to do:[/green] {live}."))
     elif plan.action == "converge":
-        broken = f"{profile} is live as {plan.live} but does not run as it should:"
-        parts.append(Text.from_markup(f"[yellow]{broken}[/yellow] it would be started again."))
+        mend = "would be started again" if plan.restart else "the host would be made equal to it, without a restart"
+        broken = f"{profile} is live on {where} as {plan.live}, but not as it should be:"
+        parts.append(Text.from_markup(f"[yellow]{broken}[/yellow] {'it ' if plan.restart else ''}{mend}."))
     else:
-        parts.append(Text.from_markup(f"[bold]{profile}[/bold] would become release {plan.release}:"))
+        parts.append(Text.from_markup(f"[bold]{profile}[/bold] would become release {plan.release} of {where}:"))
         changes = Table.grid(padding=(0, 1))
         for change in (*plan.changes, *plan.unit_only):
             colour = "green" if change.before is None else "red" if change.after is None else "yellow"
             changes.add_row(" ", f"[dim]{change.kind}[/dim]", f"[{colour}]{escape(str(change))}[/{colour}]")
         parts.append(changes)
+    for difference in plan.differences:
+        parts.append(Text.from_markup(f"[yellow]drift:[/yellow] {escape(str(difference))}"))
     if plan.unit_diff and diff:
         parts.append(diff_view(plan.unit_diff))
     if plan.interrupts:
         downtime = plan.downtime_basis
         if plan.downtime:
             downtime = f"about {age(plan.downtime)} (from {plan.downtime_basis})"
-        stopped = f"{escape(plan.live or 'what runs now')} is stopped"
+        stopped = f"{escape(plan.live or 'what runs now')} is stopped on {where}"
         parts.append(
             Text.from_markup(f"[bold]A restart is needed:[/bold] {stopped}. Expected downtime: {escape(downtime)}.")
         )

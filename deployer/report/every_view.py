@@ -100,8 +100,10 @@ def plan_line(preview: Preview) -> Line:
     if plan.interrupts:
         parts.append(f"a restart, about {age(plan.downtime)} of downtime" if plan.downtime else "a restart")
     parts += _first("objection", [f"{item.message} ({item.remedy})" for item in against])
-    state = {"nothing": "[green]nothing to do[/green]", "converge": "[yellow]start again[/yellow]"}
-    refused = "[red]✗ refused[/red]" if against and plan.action == "deploy" else ""
+    parts += _first("difference", [str(item) for item in plan.differences])
+    mend = "start again" if plan.restart else "mend"
+    state = {"nothing": "[green]nothing to do[/green]", "converge": f"[yellow]{mend}[/yellow]"}
+    refused = "[red]✗ refused[/red]" if against else ""
     return refused or state.get(plan.action, "[bold]deploy[/bold]"), "; ".join(parts)
 
 

@@ -20,7 +20,7 @@ from deployer.sglang.flags.arguments import LaunchArguments
 from deployer.sglang.rules import RULES, Facts, launch_arguments
 from deployer.units import quoting
 from deployer.units.render import TEXT_LIMIT, UNIT_TEMPLATE, render
-from deployer.units.text import STATE_ROOT, section
+from deployer.units.text import STATE_ROOT, restart_keys, section
 
 #: Restarts before systemd gives up on a service, and the pause before each, in seconds.
 START_LIMIT_BURST = 3
@@ -34,12 +34,6 @@ DIGEST_COST = 2**14
 UNIT_LIMIT = TEXT_LIMIT - 64 * 1024
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _RELEASE = re.compile(r"[0-9]{4,9}-[a-z0-9][a-z0-9_-]{0,39}")
-#: Keys of [Service] that can change without a restart: they say how systemd treats the server, or are compared by
-#: themselves (command line, environment).
-_NO_RESTART = re.compile(
-    r"ExecStart|Environment(File)?|Type|Restart(Sec|Steps|MaxDelaySec)?|Timeout\w+|KillMode|KillSignal|FinalKillSignal|"
-    r"SendSIGKILL|OOMPolicy|LogRateLimit\w+|\w+Accounting"
-)
 
 
 @dataclass(frozen=True)
@@ -144,11 +138,6 @@ def start_limit(start_seconds: float) -> dict[str, int]:
     """Return StartLimit settings: the interval is 1.5x the time that BURST restarts take."""
     interval = math.ceil(1.5 * START_LIMIT_BURST * (start_seconds + RESTART_SECONDS))
     return {"burst": START_LIMIT_BURST, "interval": interval}
-
-
-def restart_keys(unit: str) -> dict[str, str]:
-    """Return the keys of a unit's [Service] section that take effect only with a restart."""
-    return {key: value for key, value in section(unit, "Service").items() if not _NO_RESTART.fullmatch(key)}
 
 
 def _digest(service: str, secrets: Sequence[str]) -> str:

@@ -10,6 +10,12 @@ from deployer.records.endpoint import Endpoint
 
 STATE_ROOT = "/var/lib/deployer"
 _RELEASE_PATH = re.compile(re.escape(STATE_ROOT) + r"/[a-z0-9][a-z0-9_-]{0,39}/releases/[^/]+(?=/|$)")
+#: Keys of [Service] that can change without a restart: they say how systemd treats the server, or are compared by
+#: themselves (command line, environment).
+_NO_RESTART = re.compile(
+    r"ExecStart|Environment(File)?|Type|Restart(Sec|Steps|MaxDelaySec)?|Timeout\w+|KillMode|KillSignal|FinalKillSignal|"
+    r"SendSIGKILL|OOMPolicy|LogRateLimit\w+|\w+Accounting"
+)
 
 
 def entries(text: str) -> Iterator[tuple[str, str, str]]:
@@ -43,6 +49,11 @@ def section(text: str, name: str) -> dict[str, str]:
         if where == name:
             values[key] = f"{values[key]}\n{value}" if key in values else value
     return values
+
+
+def restart_keys(unit: str) -> dict[str, str]:
+    """Return the keys of a unit's [Service] section that take effect only with a restart."""
+    return {key: value for key, value in section(unit, "Service").items() if not _NO_RESTART.fullmatch(key)}
 
 
 def comparable(argv: Sequence[str]) -> list[str]:

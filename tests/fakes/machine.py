@@ -37,6 +37,8 @@ class Engine:
     """Answers by path, besides 200 for /health."""
     argv: tuple[str, ...] = ()
     """Its command line; empty: the one of the release's manifest."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Its variables besides those of the release's manifest."""
 
 
 @dataclass
@@ -210,10 +212,12 @@ class FakeMachine(Machine):
         unit = self.unit(name)
         service = Service(self, name.removeprefix("sglang-").removesuffix(".service"))
         argv = list(self.engine(unit).argv) or service.argv(unit.release) or []
-        release = {"DEPLOYER_RELEASE": unit.release} if unit.release else {}
+        manifests = (item for item in service.manifests() if item["release"] == unit.release)
+        recorded = next(manifests, {}).get("environment") or {}
+        own = {"DEPLOYER_RELEASE": unit.release} if unit.release else {}
         return {
             "argv": argv,
-            "environment": release,
+            "environment": {**recorded, **own, **self.engine(unit).environment},
             "started": time.time() - (self.boottime() - unit.started),
         }
 

@@ -108,13 +108,16 @@ class Converging:
         service, linked = self.service, False
         link, target = service.enable_link, service.live_path
         with self.session.holding():
+            rewritten = not self.at_boot and self.possible("the unit", service.restore_unit)
             changed = not self.at_boot and self.possible("the guard's files", install, service)
             if want_enabled or service.is_enabled():
                 linked = self.possible("the link that enables it", write_link, link, target)
             state = service.state()
-            stale = changed or linked or state["NeedDaemonReload"] or state["FragmentPath"] != target
+            stale = rewritten or changed or linked or state["NeedDaemonReload"] or state["FragmentPath"] != target
             if stale and not self.at_boot:
                 self.machine.systemctl("daemon-reload")
+        if rewritten:
+            self.did("the unit's text and mode are those of the release again")
         if linked:
             self.did("enabled")
         if not want_enabled and not service.is_enabled():
@@ -131,6 +134,12 @@ class Converging:
     def bring_up(self, live: Optional[str], want_up: bool) -> bool:
         state = self.service.state()
         up = self.is_live(state, live)
+        reasons = self.args.get("restart") or []
+        if up and reasons:
+            self.refuse_strangers(live)
+            self.stop(float(self.args.get("drain") or 0.0))
+            self.did("restarted: " + "; ".join(map(str, reasons)))
+            up, want_up = False, True
         if up and self.args.get("repair"):
             why = self.hung(live, state)
             if why:

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from typing import List
+from typing import Iterable, List, Optional
 
 from deployer.reach import HEALTH_TIMEOUT
 
@@ -43,21 +43,33 @@ def service_state(service: Service, port: int, problems: List[str]) -> Json:
     """``problems``: those of the host as a whole."""
     machine, problems = service.machine, list(problems)
     state, guard = service.state(), machine.unit_state(service.guard_unit)
-    running, pids = service.running(state), service.pids()
+    running, pids, manifests = service.running(state), service.pids(), service.manifests(problems)
+    if running:
+        manifest = next((item for item in manifests if item["release"] == running["release"]), None)
+        running = dict(running, pids=pids, **(service.variables(running["pid"], manifest) if manifest else {}))
     return {
-        "live": unit_file(service.live_path),
+        "live": service.live_file(),
         "candidate": unit_file(service.candidate_path),
         "transition": service.transition(problems),
         "unit": state,
-        "running": dict(running, pids=pids) if running else None,
-        "releases": service.manifests(problems),
+        "running": running,
+        "releases": manifests,
         "guard": {"active": guard["ActiveState"], "result": guard["Result"]},
         "recover_enabled": os.path.exists(service.recover_link),
         "enabled": service.is_enabled(),
         "listeners": machine.listeners(port, pids) if port else [],
         "shadows": service.shadows(state),
+        "drop_ins": service.drop_ins(state),
         "problems": problems,
     }
+
+
+def proven(services: Iterable[Json]) -> Optional[float]:
+    """When the live release of the services was promoted (the first of them); None without one."""
+    releases = [item for state in services if state["live"] for item in state["releases"]]
+    live = {state["live"]["release"] for state in services if state["live"]}
+    times = [item.get("promoted") for item in releases if item["release"] in live]
+    return min((float(at) for at in times if isinstance(at, (int, float))), default=None)
 
 
 def disk(path: str) -> Json:
@@ -72,21 +84,22 @@ def observe(session: Session, args: Json, call: Call) -> Json:
     gpus, processes = gpu_facts(machine, problems, args.get("patience")) if args.get("gpus") else (None, [])
     gpu_problem = problems[0] if problems else None
     lease = lease_view(machine, read_lease(machine, problems))
-    folder = machine.state_dir
+    folder, engine = machine.state_dir, args.get("engine")
+    services = {
+        item["service"]: service_state(Service(machine, item["service"]), item.get("port") or 0, problems)
+        for item in args.get("services") or []
+    }
     return {
         "boot_id": machine.boot_id,
         "lease": lease,
         "hold": read_hold(machine, problems),
-        "services": {
-            item["service"]: service_state(Service(machine, item["service"]), item.get("port") or 0, problems)
-            for item in args.get("services") or []
-        },
+        "services": services,
         "gpus": gpus,
         "gpu_processes": processes,
         "gpu_problem": gpu_problem,
         "disk_free": disk(folder if os.path.isdir(folder) else os.path.dirname(folder))["free"],
         "memory_total": machine.memory_total(),
-        "engine": engine_facts(machine, args["engine"]["python"]) if args.get("engine") else None,
+        "engine": engine_facts(machine, engine["python"], proven(services.values())) if engine else None,
         "model": model_facts(args["model"]["path"]) if args.get("model") else None,
     }
 

@@ -215,6 +215,11 @@ class Machine(Files, Processes):
         state["NeedDaemonReload"] = raw.get("NeedDaemonReload") == "yes"
         return state
 
+    def manager_variables(self) -> Set[str]:
+        """Names of the variables that systemd gives to everything that it starts."""
+        shown = self.systemctl("show-environment", check=False).stdout
+        return {line.partition("=")[0] for line in shown.splitlines() if "=" in line}
+
     def drop_ins(self, unit: str) -> List[str]:
         """The drop-ins that systemd would merge into a unit of this name, whether or not the unit exists."""
         folders = self.systemctl("show", "-p", "UnitPath", "--value", check=False).stdout.split()

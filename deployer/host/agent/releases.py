@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import secrets
 import shutil
 from typing import Any, List, Optional, Tuple
@@ -12,7 +11,7 @@ from typing import Any, List, Optional, Tuple
 from .base import Call, Fail, Json, checked, operation
 from .files import append, fsync_dir, read_text, remove_file
 from .lease import Session
-from .service import Service
+from .service import Service, keys_of
 
 #: What `probe` reports of how systemd understood the unit.
 UNIT_PROPERTIES = "LoadState FragmentPath DropInPaths StartLimitIntervalUSec StartLimitBurst After Wants"
@@ -101,13 +100,6 @@ def release_update(session: Session, args: Json, call: Call) -> Json:
         for name, text in (args.get("append") or {}).items():
             append(os.path.join(folder, checked(name, "file")), text)
     return {"manifest": manifest}
-
-
-def keys_of(text: str) -> List[str]:
-    """The settings that a unit file or drop-in makes, in order, each once."""
-    lines = [line for line in text.splitlines() if line.lstrip()[:1] not in ("#", ";")]
-    joined = re.sub(r"\\\r?\n", " ", "\n".join(lines))
-    return list(dict.fromkeys(re.findall(r"^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*=", joined, re.M)))
 
 
 def deciding(service: Service, text: str) -> List[Json]:

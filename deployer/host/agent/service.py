@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 from typing import Any, List, Optional
 
 from deployer.reach import unit_name
@@ -22,6 +24,15 @@ TRANSITION: Shape = {
     "started_boottime": NUMBER_OR_NONE,
 }
 MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
+UNIT_MODE = 0o644
+#: Variables that systemd sets by itself for what it starts.
+SYSTEMDS_OWN = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_.*|TERM|PWD|SHLVL|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_.*|"
+    "MEMORY_PRESSURE_.*|NOTIFY_SOCKET|LISTEN_.*|FDSTORE|MAINPID|MANAGERPID.*|WATCHDOG_.*|CREDENTIALS_DIRECTORY|"
+    "(RUNTIME|STATE|CACHE|LOGS|CONFIGURATION)_DIRECTORY|TRIGGER_.*|MONITOR_.*|XDG_.*"
+)
+#: A line of a release's file ``env``, as the operator quotes it.
+SECRET_LINE = re.compile(r'^([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"$', re.M | re.S)
 
 
 def unit_release(text: str) -> Optional[str]:
@@ -41,6 +52,13 @@ def unit_file(path: str) -> Optional[Json]:
         return None
     text = read_text(path)
     return None if text is None else {"release": unit_release(text), "text": text, "path": path}
+
+
+def keys_of(text: str) -> List[str]:
+    """The settings that a unit file or drop-in makes, in order, each once."""
+    lines = [line for line in text.splitlines() if line.lstrip()[:1] not in ("#", ";")]
+    joined = re.sub(r"\\\r?\n", " ", "\n".join(lines))
+    return list(dict.fromkeys(re.findall(r"^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*=", joined, re.M)))
 
 
 class Service:
@@ -85,7 +103,57 @@ class Service:
             "started": process["started"],
         }
 
+    def variables(self, pid: int, manifest: Json) -> Json:
+        """The main process's environment beside what its release gave it. No value of a secret leaves the host.
+
+        ``environment``: the variables of the manifest that are set; ``secrets``: names of those of the release's file
+        ``env`` that are not set to what it says; ``others``: names that neither the release nor systemd has set.
+        """
+        actual = (self.machine.process(pid) or {}).get("environment") or {}
+        recorded = manifest.get("environment")
+        recorded = recorded if isinstance(recorded, dict) else {}
+        text = read_text(os.path.join(self.release_dir(manifest["release"]), "env")) or ""
+        secrets = {name: re.sub(r"\\(.)", r"\1", value, flags=re.S) for name, value in SECRET_LINE.findall(text)}
+        known = {*recorded, *secrets}
+        others = {name for name in actual if name not in known and not SYSTEMDS_OWN.fullmatch(name)}
+        if others:  # the manager may have been given them for everything that it starts
+            others -= self.machine.manager_variables()
+        return {
+            "environment": {name: actual[name] for name in recorded if name in actual},
+            "secrets": sorted(name for name, value in secrets.items() if actual.get(name) != value),
+            "others": sorted(others),
+        }
+
     # -- files --------------------------------------------------------------------------------------------------
+
+    def live_file(self) -> Optional[Json]:
+        """The live unit file with its mode and time, and ``kept``: the text of it that its release keeps."""
+        file = unit_file(self.live_path)
+        if file is None:
+            return None
+        info, kept = os.stat(self.live_path), None
+        with contextlib.suppress(Fail):  # an edited file may name anything as its release
+            kept = self.kept_unit(file["release"])
+        return dict(file, mode=stat.S_IMODE(info.st_mode), modified=info.st_mtime, kept=kept)
+
+    def kept_unit(self, release: Any) -> Optional[str]:
+        """The unit text of a release as it was staged; None if it is gone, or not that release's."""
+        text = read_text(os.path.join(self.release_dir(release), "unit"))
+        return text if text is not None and unit_release(text) == release else None
+
+    def restore_unit(self) -> bool:
+        """Make the live unit file what its release keeps, if it does; return whether it was not. Under the lock."""
+        file = self.live_file()
+        if file is None or file["kept"] is None or (file["text"], file["mode"]) == (file["kept"], UNIT_MODE):
+            return False
+        self.machine.write_file(self.live_path, file["kept"], UNIT_MODE)
+        return True
+
+    def drop_ins(self, state: Json) -> List[Json]:
+        """The unit's drop-ins as they are on disk, each with the settings that it makes."""
+        current = state["LoadState"] == "loaded" and not state["NeedDaemonReload"]
+        paths = state["DropInPaths"] if current else self.machine.drop_ins(self.unit)
+        return [{"path": path, "keys": keys_of(read_text(path) or "")} for path in paths]
 
     def live_release(self) -> Optional[str]:
         release: Optional[str] = (unit_file(self.live_path) or {}).get("release")

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import stat
-from typing import Set, Tuple
+from typing import Optional, Set, Tuple
 
 from .base import Fail, Json
 from .files import read_text
@@ -22,7 +22,7 @@ CONFIG_LIMIT = 16 << 20
 ENGINE_FACTS = """
 import hashlib, json, os, platform, sys
 from importlib import metadata, util
-versions, found = {}, {}
+versions, found, since, changed = {}, {}, %r, []
 for name in %r:
     try: versions[name] = metadata.version(name)
     except Exception: pass
@@ -35,8 +35,10 @@ try:
                 info = os.stat(os.path.join(folder, name))
                 mark = (os.path.relpath(folder, top), name, info.st_size, info.st_mtime_ns)
                 digest.update(repr(mark).encode())
+                if since and info.st_ctime > since: changed.append(os.path.normpath(os.path.join(*mark[:2])))
     found['fingerprint'] = digest.hexdigest()[:16]
 except Exception: pass
+found.update(changed=changed[:5], changed_files=len(changed))
 print(json.dumps(dict(found, packages=versions, python_version=platform.python_version())))
 """
 
@@ -50,14 +52,17 @@ def last_object(text: str) -> Json:
     return {}
 
 
-def engine_facts(machine: Machine, python: str) -> Json:
-    """Versions by metadata, without an import; ``fingerprint`` changes with SGLang's files and what it depends on."""
+def engine_facts(machine: Machine, python: str, since: Optional[float] = None) -> Json:
+    """Versions by metadata, without an import; ``fingerprint`` changes with SGLang's files and what it depends on.
+
+    ``changed`` names some of the files that were written after ``since``, ``changed_files`` is their number.
+    """
     path = shutil.which(python)
     facts: Json = {"python": python, "exists": bool(path), "sglang": None, "httpx": None, "fingerprint": None}
     facts.update(packages={}, python_version=None)
     if path:
         try:
-            done = machine.execute([path, "-I", "-c", ENGINE_FACTS % (PACKAGES,)], timeout=60, check=False)
+            done = machine.execute([path, "-I", "-c", ENGINE_FACTS % (since, PACKAGES)], timeout=60, check=False)
         except Fail as failure:
             if failure.code != "missing-tool":
                 raise

@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from deployer.config.profile import Profile
+from deployer.deploy.drift import differences
 from deployer.deploy.session import Health, Session
 from deployer.deploy.verify import Verification, in_effect, server_info
 from deployer.errors import AgentError
 from deployer.host.beside import Beside
 from deployer.inspect.doctor.evidence import LINES, LOOKS, NOT_SAMPLED, NOT_VERIFIED, Evidence, Load
-from deployer.inspect.status import drift, stored_unit
+from deployer.inspect.status import drift
 from deployer.metrics import parse_loads, totals
 from deployer.records.effect import Computed
 from deployer.records.endpoint import Endpoint
@@ -67,14 +68,13 @@ def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = (
     endpoint = session.endpoint(running)
     watched = watched_for(seconds, time.monotonic() - began)
     sampling = Beside(lambda: client.sample(watched, endpoint=endpoint))
-    holders = Beside(lambda: client.observe({}, gpus=True, patience=GPU_SECONDS))
+    holders = Beside(lambda: session.observe(facts=True, patience=GPU_SECONDS))
     ends = time.monotonic() + watched
     until = max(began + seconds + BUDGET - RESERVE, ends + 1.0)
     newest = LINES if watched == seconds else FEWER_LINES
     log = Beside(lambda: _lines(session, state, newest))
     # It always has its full time: a command in a hurry must not call a healthy server unhealthy.
     health = session.health(state, HEALTH_SECONDS) if state.running else Health(False, "refused", 0.0)
-    differences = drift(service.name, state, stored_unit(session, state))
     info, metrics = None, None
     loads: tuple[Load, ...] = ()
     if health.ok:
@@ -90,8 +90,9 @@ def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = (
         release = running or Release(service.name)
         verification = in_effect(release, info, secrets=endpoint.secrets, learned=session.learned, lines=texts)
         verification = _completed(verification, release)
-    if gpus := holders.result(until):
-        observed = replace(observed, gpus=gpus.gpus, gpu_processes=gpus.gpu_processes, gpu_problem=gpus.gpu_problem)
+    if whole := holders.result(until):
+        parts = ("gpus", "gpu_processes", "gpu_problem", "engine", "model")
+        observed = replace(observed, **{name: getattr(whole, name) for name in parts})
     sampled = sampling.result(until)
     return Evidence(
         service=service.name,
@@ -100,7 +101,7 @@ def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = (
         observed=observed,
         health=health,
         now=sampled.now if sampled else client.hello().now,
-        drift=tuple(differences),
+        drift=tuple(drift(state, differences(service.name, observed))),
         verification=verification,
         loads=loads,
         metrics=None if metrics is None else totals(metrics),

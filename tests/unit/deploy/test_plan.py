@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from deployer.deploy.changes import argument_changes, unit_only_changes
 from deployer.deploy.plan import (
-    argument_changes,
     expected_downtime,
     make_plan,
     rollback_target,
     unit_diff,
-    unit_only_changes,
 )
+from deployer.records.drift import Change
 from deployer.records.endpoint import Endpoint
-from deployer.records.outcome import Change
 from deployer.report.change_view import plan_view
 from deployer.units.text import argument_endpoint, grouped_arguments, served_model_name
 from tests.unit.deploy.builders import release, service_state

@@ -10,7 +10,7 @@ import pytest
 from deployer.config.bench import BenchConfig
 from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from
 from deployer.config.profile import Profile
-from deployer.deploy.preflight import notes, objections
+from deployer.deploy.preflight import notes, objections, overruled, restart_objections
 from deployer.records.hardware import EngineFacts, GpuProcess, ModelFacts
 from deployer.records.host import HostState
 from deployer.sglang.rules import Facts, judge
@@ -141,12 +141,24 @@ def test_all_objections_are_reported_not_the_first() -> None:
     assert codes(observed) == ["engine-missing", "no-gpus", "no-benchmark", "port-taken", "disk-full"]
 
 
-def test_a_drop_in_is_said_but_does_not_refuse() -> None:
+def test_a_drop_in_refuses_only_if_it_decides_what_runs() -> None:
     drop_in = "/etc/systemd/system/sglang-kimi.service.d/10-mine.conf"
-    observed = host_state(service_state(shadows=[drop_in]))
     host, service = config()
-    assert objections(observed, host, service, release()) == []
-    assert notes(observed, service) == [f"a drop-in changes the unit: {drop_in}"]
+    for keys, refuses in (["MemoryMax"], False), (["ExecStart", "MemoryMax"], True):
+        state = service_state(live=release(), shadows=[drop_in], drop_ins=[{"path": drop_in, "keys": keys}])
+        observed = host_state(state)
+        for against in objections(observed, host, service, release()), restart_objections(observed, host, service):
+            assert [item.code for item in against] == (["drop-in-decides"] if refuses else [])
+        for item in overruled(service, state):
+            assert f"{drop_in} sets ExecStart" in item.message
+            assert "systemctl revert sglang-kimi.service" in item.remedy
+
+
+def test_starting_again_needs_neither_room_nor_a_benchmark() -> None:
+    host, service = config()
+    engine = EngineFacts("/p", True, "0.5.12.post1", None)
+    observed = host_state(service_state(live=release(), listeners=listener()), engine=engine, disk_free=0)
+    assert [item.code for item in restart_objections(observed, host, service)] == ["port-taken"]
 
 
 def test_a_hub_id_is_said_to_mean_a_download() -> None:

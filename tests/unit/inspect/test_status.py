@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from deployer.deploy.drift import differences
 from deployer.deploy.session import Health
 from deployer.inspect.history import ReleaseReport, history
 from deployer.inspect.status import StatusReport, drift
@@ -26,13 +27,14 @@ def render(view: Any) -> str:
     return capture.get()
 
 
-def reported(observed: HostState, health: Health = OK, stored: str | None = None) -> StatusReport:
-    differences = drift("kimi", observed.services["kimi"], stored)
-    return StatusReport("kimi", "gpu1", observed, health, tuple(differences), now=1000.0)
+def reported(observed: HostState, health: Health = OK) -> StatusReport:
+    found = differences("kimi", observed)
+    words = drift(observed.services["kimi"], found)
+    return StatusReport("kimi", "gpu1", observed, health, tuple(words), 1000.0, found)
 
 
-def document(observed: HostState, health: Health = OK, stored: str | None = None) -> dict[str, Any]:
-    return reported(observed, health, stored).as_json()
+def document(observed: HostState, health: Health = OK) -> dict[str, Any]:
+    return reported(observed, health).as_json()
 
 
 def live_state(**changes: Any) -> ServiceState:
@@ -63,23 +65,20 @@ def test_nothing_was_ever_live() -> None:
     assert "makes a first release live" in render(status_view(report))
 
 
-@pytest.mark.parametrize(
-    ("changes", "stored", "word"),
-    [
-        ({"shadows": ["/etc/systemd/system/sglang-kimi.service.d/a.conf"]}, None, "a.conf changes"),
-        ({}, "another text", "edited by hand"),
-        ({"candidate": {"release": "0002-x", "text": "", "path": "/run/u"}}, None, "candidate unit is left"),
-        ({"running": {"pid": 7, "release": "0002-x", "pids": [7]}}, None, "0002-x is running while 0001-tp8"),
-        ({"running": None, "unit": {}}, None, "the live service is not running (inactive"),
-        ({"enabled": False}, None, "not enabled"),
-        ({"unit": {"ActiveState": "active", "NeedDaemonReload": True}}, None, "daemon-reload"),
-        ({"unit": {"ActiveState": "active", "NRestarts": 3}}, None, "restarted 3 times"),
-    ],
-)
-def test_each_kind_of_drift(changes: dict[str, Any], stored: str | None, word: str) -> None:
-    found = drift("kimi", live_state(**changes), stored)
-    assert len(found) == 1
-    assert word in found[0]
+def test_drift_is_in_words_and_as_data() -> None:
+    restarted = {"ActiveState": "active", "NRestarts": 3}
+    report = reported(host_state(live_state(enabled=False, problems=["transition.json is damaged"], unit=restarted)))
+    entry = report.as_json()["hosts"][0]
+    not_enabled = "sglang-kimi.service is not enabled: it will not start at boot"
+    assert entry["drift"] == [
+        "transition.json is damaged",
+        not_enabled,
+        "the service restarted 3 times since it was started",
+    ]
+    assert entry["differences"] == [
+        {"kind": "enablement", "text": not_enabled, "converges": True, "restart": False, "remedy": ""}
+    ]
+    assert not_enabled in render(status_view(report))
 
 
 def test_a_change_under_way_is_not_drift() -> None:

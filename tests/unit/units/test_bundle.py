@@ -14,9 +14,9 @@ from deployer.config.inventory import Inventory, inventory_from
 from deployer.config.profile import load_profile, profile_folders
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
-from deployer.units.bundle import RESTART_SECONDS, Bundle, build_bundle, restart_keys, start_limit
+from deployer.units.bundle import RESTART_SECONDS, Bundle, build_bundle, start_limit
 from deployer.units.render import render
-from deployer.units.text import comparable, section
+from deployer.units.text import comparable, restart_keys, section
 from tests.unit.units import systemd
 
 RELEASE = "0007-pp8-async"

@@ -181,3 +181,37 @@ def test_a_server_that_dies_is_not_waited_for(machine: FakeMachine, service: Fak
         False,
         "the live unit does not stay up",
     )
+
+
+def test_a_unit_edited_by_hand_is_made_what_its_release_keeps(
+    machine: FakeMachine, service: FakeService, operator: Operator
+) -> None:
+    service.make_live(LIVE)
+    kept, before = service.live, service.state()["InvocationID"]
+    assert kept is not None
+    machine.write_file(service.live_path, kept + "[Service]\nNice=1\n", 0o600)
+    answer = operator("converge", start=True)
+    assert "the unit's text and mode are those of the release again" in answer["actions"]
+    assert (service.live, Path(service.live_path).stat().st_mode & 0o777) == (kept, 0o644)
+    assert (answer["started"], service.state()["InvocationID"]) == (False, before)
+    assert operator("converge", start=True)["actions"] == ["serving"]
+
+
+def test_a_unit_whose_release_keeps_no_text_stays_as_it_is(
+    machine: FakeMachine, service: FakeService, operator: Operator
+) -> None:
+    service.make_live(LIVE)
+    edited = f"[X-Deployer]\nRelease={LIVE}\n[Service]\nNice=1\n"
+    machine.write_file(service.live_path, edited)
+    (Path(service.release_dir(LIVE)) / "unit").write_text("[X-Deployer]\nRelease=0009-x\n")
+    operator("converge", start=True)
+    assert service.live == edited
+
+
+def test_what_runs_is_started_again_for_the_reasons_that_are_given(service: FakeService, operator: Operator) -> None:
+    service.make_live(LIVE)
+    before = service.state()["InvocationID"]
+    answer = operator("converge", start=True, restart=["running argv: --x 1 instead of 2"])
+    assert "restarted: running argv: --x 1 instead of 2" in answer["actions"]
+    assert answer["started"]
+    assert service.state()["InvocationID"] != before

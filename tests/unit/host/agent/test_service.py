@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from deployer.host.agent import releases, transition
+from deployer.host.agent import transition
 from deployer.host.agent.base import Fail, checked
 from deployer.host.agent.files import set_aside
 from deployer.host.agent.guard import DAMAGED, transition_of, verdict
-from deployer.host.agent.service import TRANSITION, unit_file, unit_release
+from deployer.host.agent.service import TRANSITION, keys_of, unit_file, unit_release
+from deployer.units.quoting import file_line
 from tests.fakes.host import FakeService
 from tests.fakes.machine import Engine, FakeMachine
 from tests.unit.host.agent.conftest import DAMAGE, PORT, Operator
@@ -115,7 +116,7 @@ def test_a_damaged_transition_is_converged_by_the_guard_and_set_aside(service: F
 
 def test_the_settings_of_a_unit_text() -> None:
     text = "[Service]\n# User=x\nExecStart=\nExecStart=/bin/a \\\n# Nice=1\n  --b=c\n Environment = A=b\n;Type=x\n"
-    assert releases.keys_of(text) == ["ExecStart", "Environment"]
+    assert keys_of(text) == ["ExecStart", "Environment"]
 
 
 def test_drop_ins_that_decide_are_reported(
@@ -231,3 +232,53 @@ def test_requests_in_flight_are_drained(
     machine.engines["0001-a"] = Engine(http=answers)
     service.make_live("0001-a")
     assert operator("unit.stop", drain=0.0)["inflight"] == expected
+
+
+def test_what_runs_is_shown_beside_its_release_without_secrets(
+    machine: FakeMachine, service: FakeService, operator: Operator
+) -> None:
+    environment = {"DEPLOYER_RELEASE": "0001-a", "NCCL_DEBUG": "INFO", "LEFT_OUT": "1"}
+    secrets = {"HF_TOKEN": 'a "b" \\ $c\nd', "OTHER": "old"}
+    machine.engines["0001-a"] = Engine(
+        environment={**environment, **secrets, "OTHER": "new", "LD_PRELOAD": "/x.so", "LANG": "C", "SITE_WIDE": "1"}
+    )
+    service.keep("0001-a", {"environment": {**environment, "UNSET": "1"}}, {})
+    lines = "".join(file_line(name, value) for name, value in secrets.items())
+    machine.write_file(f"{service.release_dir('0001-a')}/env", lines, 0o600)
+    machine.manager_variables = lambda: {"SITE_WIDE"}  # type: ignore[method-assign]
+    text = "[X-Deployer]\nRelease=0001-a\n"
+    machine.write_file(service.live_path, text)
+    service.restart()
+    machine.process = without(machine.process, "UNSET")  # type: ignore[method-assign]
+    answer = operator("observe", services=[{"service": "kimi", "port": PORT}])
+    running = answer["services"]["kimi"]["running"]
+    assert running["environment"] == environment
+    assert (running["secrets"], running["others"]) == (["OTHER"], ["LD_PRELOAD"])
+    assert not any(value in json.dumps(answer) for value in ('a \\"b', "/x.so", '"new"', '"old"'))
+
+
+def without(process: Any, name: str) -> Any:
+    """The machine's way to read a process, for one that lacks a variable."""
+
+    def read(pid: int) -> Any:
+        shown = process(pid)
+        shown["environment"].pop(name)
+        return shown
+
+    return read
+
+
+def test_the_live_unit_is_shown_beside_the_text_that_its_release_keeps(
+    machine: FakeMachine, service: FakeService, operator: Operator
+) -> None:
+    service.make_live("0001-a")
+    kept = service.live
+    machine.write_file(service.live_path, "[X-Deployer]\nRelease=0001-a\nX=1\n", 0o600)
+
+    def live() -> Any:
+        return operator("observe", services=[{"service": "kimi", "port": PORT}])["services"]["kimi"]["live"]
+
+    assert (live()["kept"], live()["mode"]) == (kept, 0o600)
+    assert live()["modified"] > 0
+    machine.write_file(service.live_path, "[X-Deployer]\nRelease=../../etc\n")
+    assert live()["kept"] is None
