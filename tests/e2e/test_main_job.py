@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.e2e.conftest import Site, finished
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 
 def test_a_profile_becomes_live(site: Site) -> None:
@@ -106,6 +106,37 @@ def test_equal_but_stopped_is_started_again(live_site: Site) -> None:
     assert any("not running" in text for text in seen["drift"])
     assert live_site.json("apply", "tp2")["outcome"] == "live"
     assert live_site.status()["live"]["release"] == "0001-tp2"
+
+
+def test_a_unit_edited_by_hand_and_an_engine_patched_in_place_are_noticed(live_site: Site) -> None:
+    """Somebody adds an argument and a variable, restarts the service, and replaces SGLang's files."""
+    site, path = live_site, "/usr/local/lib/systemd/system/sglang-kimi.service"
+    assert site.exit_code("status", "--strict") == 0
+    edit = f"sed -i 's/^ExecStart=.*/Environment=EDITED=1\\n&/; s/^TimeoutStopSec=.*/TimeoutStopSec=99/' {path}"
+    site.host.run(["sh", "-c", f"{edit}; chmod 600 {path}"])
+    site.host.run(["sh", "-c", "systemctl daemon-reload; systemctl restart sglang-kimi.service"])
+    until(lambda: site.exit_code("status") == 0)
+    assert site.exit_code("status", "--strict") == 10
+    planned = site.json("plan", "tp2", "--detailed-exitcode", expect=10)
+    assert (planned["action"], planned["restart"], planned["changes"]) == ("converge", True, [])
+    assert [item["text"] for item in planned["differences"]] == [
+        f"{path} was edited by hand: Environment, TimeoutStopSec 99 instead of 5",
+        f"{path} has mode 0600 instead of 0644",
+        "running environment: EDITED is set, and 0001-tp2 does not set it",
+    ]
+    before = site.invocation()
+    assert site.json("apply", "tp2", expect=2)["outcome"] == "refused"
+    assert site.invocation() == before
+    assert site.json("apply", "tp2", "--yes")["release"] == "0001-tp2"
+    assert site.invocation() != before
+    assert site.exit_code("status", "--strict") == 0
+
+    package = site.host.run(["sh", "-c", "echo /opt/sglang/lib/python*/site-packages/sglang"]).strip()
+    site.host.run(["sh", "-c", f"cp -rL {package} {package}.new; rm {package}; mv {package}.new {package}"])
+    (text,) = site.status()["drift"]
+    assert text.startswith("engine files: ")
+    assert "changed since 0001-tp2 was proven" in text
+    assert site.json("plan", "tp2", "--detailed-exitcode", expect=10)["action"] == "deploy"
 
 
 def test_converge_mends_drift(live_site: Site) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from deployer.host.agent import base, gpus, machine
+from deployer.host.agent import base, gpus, machine, survey
+from tests.fakes.machine import FakeMachine
 from tests.patience import PATIENCE
 
 
@@ -79,3 +81,23 @@ def test_an_answer_that_comes_drop_by_drop_is_cut_off(head: bytes) -> None:
         ended.set()
         thread.join()
     assert caught.value.detail["state"] == "timeout"
+
+
+def test_an_engine_whose_files_changed_has_another_fingerprint_and_names_them(tmp_path: Path) -> None:
+    folder = tmp_path / "site" / "sglang"
+    folder.mkdir(parents=True)
+    for name in ("__init__.py", "a.py", "b.py"):
+        (folder / name).write_text("1\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={folder.parent} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    machine = FakeMachine()
+    before = survey.engine_facts(machine, str(python))
+    assert (before["changed"], before["changed_files"]) == ([], 0)
+    (folder / "b.py").write_text("22\n")
+    written = (folder / "b.py").stat().st_ctime
+    for name in ("__init__.py", "a.py"):
+        assert (folder / name).stat().st_ctime < written
+    after = survey.engine_facts(machine, str(python), (folder / "a.py").stat().st_ctime)
+    assert after["fingerprint"] not in (None, before["fingerprint"])
+    assert (after["changed"], after["changed_files"]) == (["b.py"], 1)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from deployer.config.inventory import Inventory, inventory_from
 from deployer.config.profile import load_profile, profile_folders
-from deployer.deploy.apply import apply
+from deployer.deploy.apply import apply, preview
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.rollback import converge, resume, rollback
 from deployer.deploy.session import Session
@@ -28,6 +28,7 @@ from deployer.errors import (
     LeaseHeld,
     LeaseLost,
     OnHold,
+    PreflightRefused,
     Refused,
     ValidationRefused,
 )
@@ -574,6 +575,96 @@ def test_an_abandoned_change_is_resumed(live_world: FakeWorld) -> None:
 def test_there_may_be_nothing_to_resume(live_world: FakeWorld) -> None:
     with session(live_world) as opened, pytest.raises(Refused, match="nothing to resume"):
         resume(opened, Reporter())
+
+
+EDITED = ("p", "--max-running-requests", "16")
+
+
+def edited(made: FakeWorld, *, restarted: bool = True) -> None:
+    """A live unit that somebody edited by hand, and restarted."""
+    state = made.service("kimi")
+    state.machine.write_file(state.live_path, (state.live or "") + "[Service]\nNice=1\n")
+    if restarted:
+        made.engines[LIVE] = replace(made.engines[LIVE], argv=EDITED)
+        state.restart()
+
+
+def on_restart(made: FakeWorld) -> None:
+    """From the next start on what runs is what the release says."""
+    machine, start = made.machine, made.machine.start
+
+    def started(name: str) -> None:
+        made.engines[LIVE] = replace(made.engines[LIVE], argv=())
+        start(name)
+
+    machine.start = started  # type: ignore[method-assign]
+
+
+def test_nothing_to_do_is_not_said_of_a_server_that_runs_something_else(live_world: FakeWorld) -> None:
+    edited(live_world)
+    on_restart(live_world)
+    process = live_world.machine.unit("sglang-kimi.service").pid
+    with pytest.raises(ConsentRequired):
+        run(live_world, "tp1", Nobody())
+    refused = run(live_world, "tp1", Declined())
+    assert (refused.outcome, refused.exit_code) == ("refused", 2)
+    assert live_world.machine.unit("sglang-kimi.service").pid == process
+    console = Console(width=200)
+    with console.capture() as shown:
+        outcome = run(live_world, "tp1", reporter=TerminalReporter(console))
+    assert (outcome.outcome, outcome.release) == ("live", LIVE)
+    assert "running argv: --max-running-requests 16 is new" in shown.get()
+    assert "was edited by hand: Nice 1 is new" in shown.get()
+    assert live_world.machine.unit("sglang-kimi.service").pid != process
+    assert run(live_world, "tp1", Nobody()).outcome == "unchanged"
+
+
+def test_a_unit_that_was_only_edited_is_mended_without_a_restart_and_without_consent(live_world: FakeWorld) -> None:
+    before = live_world.service("kimi").live
+    edited(live_world, restarted=False)
+    process = live_world.machine.unit("sglang-kimi.service").pid
+    assert run(live_world, "tp1", Nobody()).outcome == "live"
+    assert live_world.service("kimi").live == before
+    assert live_world.machine.unit("sglang-kimi.service").pid == process
+    assert run(live_world, "tp1", Nobody()).outcome == "unchanged"
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_drop_in_that_decides_what_runs_is_refused_whatever_there_is_to_do(
+    live_world: FakeWorld, tmp_path: Path, stopped: bool
+) -> None:
+    path = tmp_path / "a.conf"
+    path.write_text("[Service]\nExecStart=\nExecStart=/bin/other\n")
+    machine, shown = live_world.machine, live_world.machine.unit_state
+    machine.unit_state = lambda unit: {**shown(unit), "DropInPaths": [str(path)]}  # type: ignore[method-assign]
+    if stopped:
+        live_world.service("kimi").end("inactive")
+    with pytest.raises(PreflightRefused, match="sets ExecStart"):
+        run(live_world, "tp1")
+    with session(live_world) as opened:
+        against = preview(opened, load_profile("tp1", profile_folders()))
+    assert [item.code for item in against.objections] == ["drop-in-decides"]
+    path.write_text("[Service]\nMemoryMax=1G\n")
+    outcome = run(live_world, "tp1")
+    assert outcome.outcome == ("live" if stopped else "unchanged")
+    assert stopped or "MemoryMax" in outcome.notes[0]
+
+
+def test_an_engine_that_was_patched_in_place_is_proven_anew(live_world: FakeWorld) -> None:
+    facts = live_world.observed["engine"]
+    live_world.engines["0002-tp1"] = live_world.engines["0003-tp1"] = engine(TP1)
+    live_world.observed["engine"] = facts | {"fingerprint": "aaaa"}
+    assert run(live_world, "tp1").outcome == "unchanged", "an earlier deployer did not record the engine"
+    live_world.observed["model"] = live_world.observed["model"] | {"fingerprint": "g"}
+    assert run(live_world, "tp1").release == "0002-tp1"
+    assert live_world.service("kimi").manifest("0002-tp1")["engine"]["fingerprint"] == "aaaa"
+    live_world.observed["engine"] = facts | {"fingerprint": "bbbb", "changed": ["a.py"], "changed_files": 1}
+    with session(live_world) as opened:
+        plan = preview(opened, load_profile("tp1", profile_folders())).plan
+    assert [str(item) for item in plan.differences] == [
+        "engine files: 1 changed since 0002-tp1 was proven (a.py): the next apply proves it anew"
+    ]
+    assert run(live_world, "tp1").release == "0003-tp1"
 
 
 def test_converge_starts_what_is_live(live_world: FakeWorld) -> None:
