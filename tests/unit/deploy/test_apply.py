@@ -611,7 +611,7 @@ def test_nothing_to_do_is_not_said_of_a_server_that_runs_something_else(live_wor
     assert live_world.machine.unit("sglang-kimi.service").pid == process
     console = Console(width=200)
     with console.capture() as shown:
-        outcome = run(live_world, "tp1", reporter=TerminalReporter(console))
+        outcome = run(live_world, "tp1", reporter=TerminalReporter(lambda: console, live=False))
     assert (outcome.outcome, outcome.release) == ("live", LIVE)
     assert "running argv: --max-running-requests 16 is new" in shown.get()
     assert "was edited by hand: Nice 1 is new" in shown.get()

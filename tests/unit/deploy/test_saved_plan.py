@@ -59,7 +59,7 @@ def test_a_plan_is_refused_after_an_edit_of_the_unit(live_world: FakeWorld, tmp_
     saved = planned(live_world, tmp_path)
     path = Path(live_world.service("kimi").live_path)
     path.write_text(path.read_text("utf-8").replace("[Service]", "[Service]\nNice=5"), "utf-8")
-    with pytest.raises(PlanMoved, match=r"changed since: the live unit file$"):
+    with pytest.raises(PlanMoved, match=r"changed since: the live unit file, how the host differs from it$"):
         applied(live_world, saved)
 
 
