@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,6 +208,27 @@ def test_check_on_the_hosts_misses_only_the_dead_one(site: Site, capsys: pytest.
     assert "error: gone does not answer" in capsys.readouterr().err
     assert site.run("check", "--host", "a", "--json") == 0
     assert "unreached" not in json.loads(capsys.readouterr().out)
+
+
+def test_watching_tries_a_lost_host_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.worlds["b"].faults["observe"] = [errors.ChannelLost("the connection to b broke")]
+    site.write({name: PLACES[name] for name in ("zeta", "alone")})
+    pauses = iter([None])
+
+    def sleep(seconds: float) -> None:
+        if next(pauses, KeyboardInterrupt) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("deployer.cli.look.time", SimpleNamespace(sleep=sleep))
+    assert site.run("status", "--watch") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split())[:19] for line in shown if line.startswith("alone")] == [
+        "alone b ✗ unknown t",
+        "alone b ● healthy ?",
+    ]
+    assert site.connections == {"a": 1, "b": 2}
 
 
 def test_a_hold_is_noted_once_for_its_host(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
