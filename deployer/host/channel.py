@@ -127,7 +127,7 @@ class ChannelHost:
     def hello(self, timeout: float = 30.0) -> Json:
         """Make the first exchange. Raise AuthenticationFailed if the agent is not root."""
         try:
-            answer = self.call("hello", timeout=timeout)
+            answer = self.call("hello", {"quick": True}, timeout=timeout)
         except ChannelLost as error:
             status, stderr = self._pipe.ending(2.0)
             self.close(bye=False)

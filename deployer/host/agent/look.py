@@ -1,16 +1,12 @@
-"""Operations that only look: hello, observe, release.read, listeners, sample, http."""
+"""Operations that only look: observe, release.read, listeners, sample."""
 
 from __future__ import annotations
 
 import os
-import socket
-import sys
 import time
 from typing import Iterable, List, Optional
 
-from deployer.reach import HEALTH_TIMEOUT
-
-from .base import SCHEMA, Call, Json, checked, operation, own_hash
+from .base import Call, Json, checked, operation
 from .files import read_text
 from .gpus import Sampler, gpu_facts
 from .lease import Session, lease_view, read_hold, read_lease
@@ -19,24 +15,6 @@ from .service import Service, unit_file
 from .survey import engine_facts, model_facts
 
 LONGEST = 60.0  # seconds that one `sample` takes at most
-
-
-@operation("hello")
-def hello(session: Session, args: Json, call: Call) -> Json:
-    machine = session.machine
-    return {
-        "schema": SCHEMA,
-        "agent": own_hash(),
-        "python": sys.version.split()[0],
-        "uid": os.geteuid(),
-        "hostname": socket.gethostname(),
-        "boot_id": machine.boot_id,
-        "systemd": machine.systemd_version(),
-        "booted": machine.booted(),
-        "init": machine.init(),
-        "now": time.time(),
-        "now_boottime": machine.boottime(),
-    }
 
 
 def service_state(service: Service, port: int, problems: List[str]) -> Json:
@@ -145,16 +123,3 @@ def sample(session: Session, args: Json, call: Call) -> Json:
         "machine": dict(vitals, pages_swapped=machine.pages_swapped() - pages),
         "problem": gpus.problem,
     }
-
-
-@operation("http")
-def http(session: Session, args: Json, call: Call) -> Json:
-    return session.machine.http(
-        args.get("address") or "127.0.0.1",
-        int(args["port"]),
-        args["path"],
-        float(args.get("timeout") or HEALTH_TIMEOUT),
-        args.get("method") or "GET",
-        args.get("body"),
-        args.get("headers"),
-    )

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from importlib import import_module
-from typing import IO, Any, ClassVar, Dict, Iterable, List
+from typing import IO, Any, ClassVar, Dict, Iterable, List, Optional
 
-from . import look  # noqa: F401  for its operations, which register themselves
+from . import greet  # noqa: F401  for its operations, which register themselves
 from .base import AUDITED, OPERATIONS, Call, Fail, Json, Operation
 from .lease import Session, audit
 from .machine import Machine
@@ -20,14 +20,17 @@ LONG = ("unit.stop", "converge")  # audited when they begin, too
 EXIT_ABANDONED = 3
 EXIT_NOT_ROOT = 13
 TIDYING = 2.0  # seconds that programs of `run` have to end, and the folders that were made for them to go
-#: Operations that many agents are started for; and the modules of all others, which are compiled when one is needed.
-AT_ONCE = frozenset(OPERATIONS)
-LATER = ("releases", "transition", "stop", "converge", "watch", "run")
+#: The modules of the operations that are not there at once, in the order in which they are searched: they are compiled
+#: when one is needed.
+LATER = ("look", "releases", "transition", "stop", "converge", "watch", "run")
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-def all_operations() -> Dict[str, Operation]:
+def all_operations(wanted: Optional[str] = None) -> Dict[str, Operation]:
+    """All operations, or as many as it takes to find the one that is wanted."""
     for name in LATER:
+        if wanted in OPERATIONS:
+            break
         import_module("." + name, __package__)
     return OPERATIONS
 
@@ -81,9 +84,7 @@ class Channel:
     def answer(self, call: Call, request: Json) -> None:
         op = request.get("op")
         try:
-            if op not in AT_ONCE:
-                all_operations()
-            if op not in self.operations:
+            if op not in self.operations and op not in all_operations(op):
                 raise Fail("unknown-op", f"this agent has no operation {op!r}")
             args = request.get("args") or {}
             reply = {"id": call.id, "ok": perform(self.operations[op], self.session, call, op, args)}
