@@ -9,6 +9,7 @@ import json
 import queue
 import threading
 import time
+import zlib
 from collections import deque
 from types import TracebackType
 from typing import Protocol, Self
@@ -23,15 +24,16 @@ FULL = "free some space on the host's disk (`df -h`, `df -i`), then run the comm
 EXIT_NOT_ROOT = 13
 MINIMUM_PYTHON = "3.8"
 
-#: Runs on the host: prints READY, then reads the agent's length and text from stdin and runs it. It stands between
-#: single quotes in whatever shell the account has, so it has no such quote, no backslash and no exclamation mark.
 #: The agent needs the standard library alone: no site-packages, and nothing that the environment sets for Python.
 FLAGS = ("-I", "-S")
+#: Runs on the host: prints READY, then reads the agent's packed length and text from stdin and runs it. It stands
+#: between single quotes in whatever shell the account has, so it has no such quote, no backslash and no exclamation
+#: mark.
 BOOTSTRAP = (
-    "import sys; "
+    "import sys, zlib; "
     'sys.version_info < (3, 8) and sys.exit("deployer: needs Python 3.8 or later, this is " + sys.version.split()[0]); '
     'sys.stdout.write("READY" + chr(10)); sys.stdout.flush(); '
-    "b = sys.stdin.buffer; c = b.read(int(b.readline())); "
+    "b = sys.stdin.buffer; c = zlib.decompress(b.read(int(b.readline()))); "
     'exec(compile(c, "deployer-agent", "exec"), {"__name__": "__main__", "SOURCE": c})'
 )
 
@@ -63,7 +65,7 @@ def begin_agent(pipe: Pipe, name: str, *, python: str, timeout: float) -> bytes:
         status, stderr = pipe.ending(2.0)
         pipe.close()
         raise not_ready(name, python, status, stderr or seen.decode("utf-8", "replace"))
-    source = agent.source()
+    source = zlib.compress(agent.source(), 1)  # a third of it: a slow line is where it tells
     try:
         pipe.send(b"%d\n" % len(source) + source)
     except OSError as error:
