@@ -41,7 +41,8 @@ def status(app: App, watch: bool, interval: float, verbose: bool, strict: bool) 
     """Show what is live, whether it is healthy, and how fast it is.
 
     The speed is that of the benchmark that proved it. Exits with 0 if the live release is healthy, with 6 if nothing
-    healthy serves. Without -s all services of the inventory are shown, a line each (with --verbose in full).
+    healthy serves, or if a change is under way that nobody finishes. Without -s all services of the inventory are
+    shown, a line each (with --verbose in full).
 
     \b
     Examples:
@@ -73,7 +74,7 @@ def status(app: App, watch: bool, interval: float, verbose: bool, strict: bool) 
 
 def status_code(report: StatusReport, strict: bool) -> int:
     """Return the exit code of a service's status; ``strict``: 10 if the host differs from its live release."""
-    if not report.health.ok:
+    if not report.health.ok or report.unattended:
         return 6
     return 10 if strict and report.drift else 0
 

@@ -46,6 +46,11 @@ class StatusReport:
         return self.state.live is not None and self.health.ok and self.state.transition is None
 
     @property
+    def unattended(self) -> bool:
+        """Whether a change is under way that neither an operator nor the guard finishes."""
+        return self.state.transition is not None and self.lease is None and not self.state.guard.watching
+
+    @property
     def changing_for(self) -> float:
         """Seconds since the transition began; 0 without one."""
         return max(0.0, self.now - self.state.transition.started) if self.state.transition else 0.0
@@ -95,6 +100,8 @@ class StatusReport:
             },
             "hold": encode(self.observed.hold),
             "guard": state.guard.active,
+            "last_guard": encode(state.guard.last),
+            "unattended": self.unattended,
             "drift": list(self.drift),
             "differences": encode(self.differences),
             "gpus": [_part(gpu, *_GPU) for gpu in self.observed.gpus or ()],

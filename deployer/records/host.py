@@ -162,11 +162,34 @@ class Running(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class GuardDeed(Tolerant):
+    """What the guard (or ``recover``, at boot) did to finish a change, why, and what came of it."""
+
+    t: float = 0.0
+    by: str = "guard"
+    what: str = ""
+    why: str = ""
+    result: str = ""
+
+    def __str__(self) -> str:
+        who = "recovery after a boot" if self.by == "recover" else "the guard"
+        did = "left the old server as it was" if self.what == "forget" else "put the live release back"
+        came = self.result.partition(": ")[2] if self.result.startswith("ok") else f"FAILED: {self.result}"
+        return f"{moment(self.t)}: {who} {did}, as {self.why}" + (f" ({came})" if came else "")
+
+
+@dataclass(frozen=True, slots=True)
 class GuardState(Record):
-    """The guard unit of a service: systemd's ActiveState and Result."""
+    """The guard unit of a service: systemd's ActiveState and Result; ``last``: what it did last."""
 
     active: str = "inactive"
     result: str = ""
+    last: GuardDeed | None = None
+
+    @property
+    def watching(self) -> bool:
+        """Whether it runs, or is on its way up."""
+        return self.active in ("active", "activating", "reloading")
 
 
 @dataclass(frozen=True, slots=True)

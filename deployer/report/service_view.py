@@ -44,6 +44,14 @@ def status_view(report: StatusReport, *, verbose: bool = False) -> RenderableTyp
     if change := state.transition:
         since = f"{change.step} ({age(report.changing_for)})"
         table.add_row("change", f"from {change.from_ or 'nothing'} to {change.to}: {since}")
+    if report.unattended:
+        table.add_row(
+            "",
+            "[red]nobody is finishing this change[/red]: its guard does not run; `deployer converge` goes back to the "
+            "live release, `deployer resume` goes on",
+        )
+    if deed := state.guard.last:
+        table.add_row("guard", escape(str(deed)))
     if lease := report.lease:
         table.add_row("lease", escape(str(lease)))
     if hold := report.observed.hold:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from typing import Any, List, Optional, Tuple
 
 from .base import Call, Fail, Json
@@ -10,14 +13,14 @@ from .lease import Session, audit, lease_view, read_lease
 from .machine import Machine, is_up
 from .releases import update_manifest
 from .service import Service, unit_file
-from .transition import GUARD_DONE, end_transition
+from .transition import GUARD_DONE, end_transition, patch_transition
 
 POLL = 0.5
 TTL = 60.0
-READY = 30.0  # seconds that the guard watches whether the restored service starts; it goes on loading alone
+READY = 30.0  # seconds that the restored service has until it is healthy, where its transition names none
 AGAIN = 15.0  # seconds after a converge that could not be finished
 
-OWNER = {"user": "root", "host": "localhost", "pid": 0, "command": "guard"}
+OWNER = {"user": "root", "host": "localhost", "command": "guard"}
 #: Stands for a transition whose file cannot be read: nobody knows how far it had come.
 DAMAGED: Json = {"to": None}
 
@@ -37,6 +40,8 @@ def verdict(service: Service, transition: Json, lease: Optional[Json]) -> Tuple[
         return "converge", "the host was rebooted"
     if service.live_release() == transition["to"]:
         return "converge", "the release was promoted"
+    if transition.get("step") == "restore":
+        return "converge", "the way back had begun"
     state = service.state()
     running = service.running(state)
     same_boot = lease is not None and lease["boot_id"] == machine.boot_id
@@ -52,8 +57,6 @@ def verdict(service: Service, transition: Json, lease: Optional[Json]) -> Tuple[
             return "wait", "the old server is stopping"
         return "converge", "the old server does not stop"
     started = transition.get("invocation_id")
-    if transition.get("step") == "restore":
-        return "converge", "the operator had begun to go back"
     if not is_up(state):
         return "converge", f"the candidate is {state['ActiveState']}"
     if state["NRestarts"] or (started and state["InvocationID"] != started):
@@ -95,7 +98,8 @@ class Renewing(Call):
 def finish(session: Session, service: Service, transition: Json, what: str, why: str, at_boot: bool = False) -> None:
     """Carry a verdict out, under a lease that the caller has taken."""
     args: Json = {"service": service.name, "why": why}
-    args.update({key: transition.get(key) for key in ("port", "stop_timeout")}, ready_timeout=READY)
+    args.update({key: transition.get(key) for key in ("port", "stop_timeout")})
+    args["ready_timeout"] = transition.get("ready_timeout") or READY
     if transition is DAMAGED:  # what it would have recorded: whether the service was to run
         args["start"] = unit_file(service.candidate_path) is not None or service.is_enabled()
     result: Any = "ok"
@@ -103,6 +107,10 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
         if what == "forget":
             forget(session, service, transition)
         else:
+            if not at_boot and transition is not DAMAGED:
+                # Whoever comes after this process stays as well until the live release is healthy.
+                with contextlib.suppress(OSError), session.holding():
+                    patch_transition(service, {"step": "restore"})
             call = Renewing(session)
             done = Converging(session, call, args, by_guard=True, at_boot=at_boot).run()
             result = f"ok: {'; '.join(done['actions'])}"
@@ -113,20 +121,33 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
         result = f"os-error: {error}"
         raise
     finally:
-        audit(session, f"{'recover' if at_boot else 'guard'}.{what}", args, result)
+        by = "recover" if at_boot else "guard"
+        audit(session, f"{by}.{what}", args, result)
+        deed = {"t": round(time.time(), 3), "by": by, "what": what, "why": why, "result": str(result)}
+        with contextlib.suppress(OSError):
+            session.machine.write_json(service.deed_path, deed)
         session.finish("released")
+
+
+def left_by_a_guard(service: Service, lease: Json) -> bool:
+    """Whether a valid lease is that of this service's guard before us, which systemd has started anew since."""
+    owner = lease["owner"]
+    gone = not service.machine.process_stat(int(owner.get("pid") or 0))
+    return lease.get("service") == service.name and gone and all(owner.get(key) == OWNER[key] for key in OWNER)
 
 
 def look(session: Session, service: Service) -> bool:
     """Look once, and act if the verdict says so; return whether there is still a transition to guard."""
-    transition, lease = transition_of(service), lease_view(session.machine, read_lease(session.machine))
+    transition, raw = transition_of(service), read_lease(session.machine)
+    lease = lease_view(session.machine, raw)
     if transition is None:
         return False
-    if lease and lease["valid"]:
+    left = raw if raw and lease and lease["valid"] and left_by_a_guard(service, raw) else None
+    if lease and lease["valid"] and not left:
         return True
     what, why = verdict(service, transition, lease)
     if what != "wait":
-        session.acquire(OWNER, service.name, why, TTL)
+        session.acquire(dict(OWNER, pid=os.getpid()), service.name, why, TTL, reclaim=left)
         if transition_of(service) == transition and verdict(service, transition, lease)[0] == what:
             log({"verdict": what, "why": repr(why)})
             finish(session, service, transition, what, why)
@@ -159,6 +180,6 @@ def recover(machine: Machine, name: str) -> int:
     session, service = Session(machine), Service(machine, name)
     transition, why = transition_of(service), "the host was rebooted"
     if transition is not None and transition.get("boot_id") != machine.boot_id:
-        session.acquire(dict(OWNER, command="recover"), service.name, why, TTL)
+        session.acquire(dict(OWNER, pid=os.getpid(), command="recover"), service.name, why, TTL)
         finish(session, service, transition, "converge", why, at_boot=True)
     return 0

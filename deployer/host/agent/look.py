@@ -32,7 +32,7 @@ def service_state(service: Service, port: int, problems: List[str]) -> Json:
         "unit": state,
         "running": running,
         "releases": manifests,
-        "guard": {"active": guard["ActiveState"], "result": guard["Result"]},
+        "guard": {"active": guard["ActiveState"], "result": guard["Result"], "last": service.last_deed(problems)},
         "recover_enabled": os.path.exists(service.recover_link),
         "enabled": service.is_enabled(),
         "listeners": machine.listeners(port, pids) if port else [],

@@ -23,6 +23,8 @@ TRANSITION: Shape = {
     "port": NUMBER_OR_NONE,
     "started_boottime": NUMBER_OR_NONE,
 }
+#: What the guard or recovery did last: when, which of the two, what and why, and what came of it.
+DEED: Shape = {"t": (int, float), "by": str, "what": str, "why": str, "result": str}
 MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
 UNIT_MODE = 0o644
 #: Variables that systemd sets by itself for what it starts.
@@ -76,6 +78,7 @@ class Service:
         self.folder = os.path.join(machine.state_dir, self.name)
         self.releases = os.path.join(self.folder, "releases")
         self.transition_path = os.path.join(self.folder, "transition.json")
+        self.deed_path = os.path.join(self.folder, "guard.json")
 
     # -- the unit and its processes -----------------------------------------------------------------------------
 
@@ -172,6 +175,10 @@ class Service:
     def transition(self, problems: Optional[List[str]] = None) -> Optional[Json]:
         """The transition under way; None if there is none or its file is damaged."""
         return read_intact(self.transition_path, TRANSITION, problems)
+
+    def last_deed(self, problems: Optional[List[str]] = None) -> Optional[Json]:
+        """What the guard or recovery did last; None if they never had to do anything."""
+        return read_intact(self.deed_path, DEED, problems)
 
     def release_dir(self, release: Any) -> str:
         return os.path.join(self.releases, checked(release, "release"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from deployer.deploy.session import Health
 from deployer.inspect.history import ReleaseReport, history
 from deployer.inspect.status import StatusReport, drift
 from deployer.records.effect import ArgumentInEffect
-from deployer.records.host import HostState, Lease, ServiceState
+from deployer.records.host import GuardDeed, GuardState, HostState, Lease, ServiceState
 from deployer.report.service_view import history_view, release_view, status_view
 from tests.unit.deploy.builders import host_state, release, service_state
 
@@ -79,6 +80,38 @@ def test_drift_is_in_words_and_as_data() -> None:
         {"kind": "enablement", "text": not_enabled, "converges": True, "restart": False, "remedy": ""}
     ]
     assert not_enabled in render(status_view(report))
+
+
+def test_a_change_that_nobody_finishes_is_seen() -> None:
+    transition = {"to": "0002-x", "step": "wait", "started": 900.0}
+    for guard, lease, nobody in (
+        ("inactive", None, True),
+        ("failed", None, True),
+        ("active", None, False),
+        ("inactive", Lease(3, valid=True), False),
+    ):
+        state = live_state(transition=transition, guard={"active": guard, "result": ""})
+        report = reported(replace(host_state(state), lease=lease))
+        assert report.unattended is nobody
+        assert report.as_json()["hosts"][0]["unattended"] is nobody
+        assert ("nobody is finishing this change" in render(status_view(report))) is nobody
+    assert not reported(host_state(live_state())).unattended
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        (GuardDeed(0.0, "guard", "converge", "grace ended", "ok: started; serving"), "the guard put the live release"),
+        (GuardDeed(0.0, "guard", "forget", "it ran on", "ok"), "the guard left the old server as it was, as it ran on"),
+        (GuardDeed(0.0, "recover", "converge", "x", "ok: enabled"), "recovery after a boot put the live release back"),
+        (GuardDeed(0.0, "guard", "converge", "x", "port-taken: by nginx"), "(FAILED: port-taken: by nginx)"),
+    ],
+)
+def test_what_the_guard_did_last_is_told(deed: GuardDeed, words: str) -> None:
+    state = replace(live_state(), guard=GuardState("inactive", "success", deed))
+    report = reported(host_state(state))
+    assert words in " ".join(render(status_view(report)).split())
+    assert report.as_json()["hosts"][0]["last_guard"]["why"] == deed.why
 
 
 def test_a_change_under_way_is_not_drift() -> None:

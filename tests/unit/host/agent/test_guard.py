@@ -11,8 +11,10 @@ import pytest
 
 from deployer.host.agent import guard
 from deployer.host.agent.base import Fail
+from deployer.host.agent.converge import Converging
 from deployer.host.agent.lease import Session, lease_view, read_lease
 from deployer.host.agent.transition import GUARD_DONE
+from deployer.records.host import GuardState
 from tests.fakes.host import FakeService
 from tests.fakes.machine import Engine, FakeMachine
 from tests.unit.host.agent.conftest import OWNER, PORT, Operator
@@ -284,6 +286,105 @@ def test_its_own_lease_does_not_expire_while_it_works(
     machine.sleep(101.0)
     look(machine)
     assert is_restored(service), "although stopping alone took longer than its lease lives"
+
+
+class Killed(BaseException):
+    """The process ends here, as by SIGKILL: nothing of it runs on."""
+
+
+def killed_in_converge(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
+    """A guard with this process id takes the lease and is killed while it converges."""
+
+    def killed(*args: Any, **options: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: pid)
+        patched.setattr(Session, "finish", killed)
+        patched.setattr(Converging, "run", killed)
+        with pytest.raises(Killed):
+            look(machine)
+
+
+def test_a_guard_takes_up_the_work_of_the_one_before_at_once(
+    machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.attempt(TO)
+    service.end()
+    operator.leave()
+    killed_in_converge(machine, monkeypatch, 999_999)
+    begun = machine.boottime()
+    look(machine)
+    assert is_restored(service)
+    assert machine.boottime() - begun < 5.0
+
+
+@pytest.mark.parametrize("other", ["alive", "of another service", "an operator's"])
+def test_a_guard_takes_no_other_lease(
+    machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    operator.attempt(TO)
+    service.end()
+    operator.leave()
+    owner = {"user": "root", "host": "localhost", "pid": 999_999, "command": "guard"}
+    if other == "alive":
+        monkeypatch.setattr(machine, "process_stat", lambda pid: ["S"])
+    if other == "an operator's":
+        owner = OWNER
+    Session(machine).acquire(owner, "mini" if other == "of another service" else "kimi", "", 60.0)
+    assert look(machine)
+    assert service.transition() is not None
+    machine.sleep(61.0)
+    look(machine)
+    assert is_restored(service)
+
+
+def test_it_stays_until_the_live_release_is_healthy(
+    machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.engines[LIVE] = Engine(ready_after=200.0)
+    operator.attempt(TO, ready_timeout=600.0)
+    service.end()
+    operator.leave()
+    began = machine.boottime()
+    look(machine)
+    assert is_restored(service)
+    assert machine.boottime() - began >= 200.0
+    assert audit(service)[-1]["result"].endswith("; serving; transition removed")
+
+
+def test_one_that_comes_after_it_stays_as_well(
+    machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.engines[LIVE] = Engine(ready_after=200.0)
+    operator.attempt(TO, ready_timeout=600.0)
+    service.end()
+    operator.leave()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: 999_999)
+        patched.setattr(Session, "finish", lambda *args: None)
+        patched.setattr(Converging, "await_ready", lambda *args: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            look(machine)
+    assert service.release == LIVE, "it is loading"
+    began = machine.boottime()
+    look(machine)
+    assert is_restored(service)
+    assert machine.boottime() - began > 100.0
+
+
+def test_what_it_did_last_can_be_seen(machine: FakeMachine, service: FakeService, operator: Operator) -> None:
+    assert operator("observe", services=[{"service": "kimi"}])["services"]["kimi"]["guard"]["last"] is None
+    operator.attempt(TO)
+    service.end()
+    operator.leave()
+    look(machine)
+    seen = operator("observe", services=[{"service": "kimi"}])["services"]["kimi"]
+    deed = GuardState.from_json(seen["guard"]).last
+    assert deed is not None
+    assert (deed.by, deed.what, deed.why) == ("guard", "converge", "the candidate is failed")
+    assert deed.result.startswith("ok: ")
+    assert seen["problems"] == []
 
 
 # --- after a power cut ------------------------------------------------------------------------------------------
