@@ -141,3 +141,27 @@ def test_a_host_that_cannot_be_reached(site: Site) -> None:
     document = site.json("status", expect=8)
     assert document["error"]["kind"] == "HostUnreachable"
     assert document["error"]["remedy"]
+
+
+def test_a_guard_that_is_killed_is_followed_by_another(live_site: Site) -> None:
+    child = begun(live_site)
+    child.send_signal(signal.SIGINT)
+    until(lambda: live_site.step() == "restore")
+    child.send_signal(signal.SIGINT)
+    finished(child, expect=130)
+    until(lambda: '"command": "guard"' in live_site.host.run(["cat", "/var/lib/deployer/lease.json"]))
+    live_site.host.run(["systemctl", "kill", "-s", "KILL", "deployer-guard@kimi.service"])
+    until(lambda: live_site.step() is None)
+    assert assert_restored(live_site)["last_guard"]["why"] == "the way back had begun"
+
+
+def test_a_guard_that_is_masked_leaves_a_change_that_status_tells_of(live_site: Site) -> None:
+    child = begun(live_site)
+    live_site.host.run(["systemctl", "mask", "--runtime", "--now", "deployer-guard@kimi.service"])
+    child.kill()
+    child.communicate()
+    until(lambda: live_site.status(expect=6)["unattended"])
+    assert "nobody is finishing this change" in live_site.run("status", expect=6)
+    live_site.run("converge")
+    live_site.host.run(["systemctl", "unmask", "--runtime", "deployer-guard@kimi.service"])
+    assert_restored(live_site)
