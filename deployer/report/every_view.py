@@ -69,7 +69,10 @@ def status_line(report: StatusReport) -> Line:
     if state.live and not report.health.ok:
         parts.append(f"/health: {report.health.status}")
     if change:
-        parts.append(f"to {change.to}: {change.step} ({age(report.changing_for)})")
+        parts.append(
+            f"to {change.to}: {change.step} ({age(report.changing_for)})"
+            + (", nobody is finishing it" if report.unattended else "")
+        )
     parts += [str(item) for item in (report.lease, report.observed.hold) if item]
     parts += _first("difference", report.drift)
     return status_mark(report), "; ".join(parts)
