@@ -30,12 +30,16 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Restart what is liv
 
 
 class AskAtTerminal:
-    """Consent to a restart: not needed if nothing live is interrupted; given by --yes, or at a terminal."""
+    """Consent to a restart: not needed if nothing live is interrupted; given by --yes, or at a terminal.
+
+    The setting `yes` does not answer for a protected service, whose name has to be typed.
+    """
 
     def __init__(self, app: App, reporter: Reporter, yes: bool) -> None:
         self._app = app
         self._reporter = reporter
-        self._yes = yes or app.settings.yes
+        self._protected = app.service().protected
+        self._yes = yes or (app.settings.yes and not self._protected)
 
     def possible(self, plan: Plan) -> None:
         if not plan.interrupts or self._yes or self._app.interactive:
@@ -55,6 +59,9 @@ class AskAtTerminal:
         if not plan.interrupts or self._yes:
             return True
         self._show(plan)
+        if self._protected:
+            question = f"{plan.place} is protected. Type {plan.service} to restart it"
+            return bool(click.prompt(question, default="", show_default=False).strip() == plan.service)
         return bool(click.confirm(f"Restart {plan.place}?", default=False))
 
     def unclear(self, verdict: Verdict) -> bool:
@@ -239,22 +246,37 @@ def resume(app: App, wait: float) -> int:
 
 
 @click.command()
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Only show how the host differs, and whether a restart is needed.")
 @wait_option
 @common_options
 @pass_app
-def converge(app: App, wait: float) -> int:
+def converge(app: App, yes: bool, dry_run: bool, wait: float) -> int:
     """Make the host equal to its live release; prove that it serves.
 
+    Text and mode of the unit, its enablement and what runs become those of the release. What serves is started again
+    only if it runs something else, and after consent.
+
     \b
-    Example:
+    Examples:
       deployer converge        after `deployer status` shows drift, or a stopped service
+      deployer converge --dry-run
     """
 
     def work(session: Session, reporter: Reporter) -> Outcome:
         from deployer.deploy.rollback import converge as converge_host
 
-        return converge_host(session, reporter)
+        return converge_host(session, reporter, AskAtTerminal(app, reporter, yes))
 
+    if dry_run:
+        with app.session("converge --dry-run", meanwhile=CHANGE_MODULES) as session:
+            from deployer.deploy.rollback import converge_plan
+
+            plan = converge_plan(session)
+        from deployer.report.change_view import plan_view
+
+        app.show(plan.as_json(), plan_view(plan))
+        return 0
     return run_change(app, "converge", None, wait, work)
 
 

@@ -136,6 +136,7 @@ class ServiceConfig(Model):
     relative_gate: RelativeGate = Field(
         RelativeGate.model_construct(), description="comparison of a candidate with earlier proven starts"
     )
+    protected: bool = Field(False, description="true: its name has to be typed before a restart that interrupts it")
     hooks: Hooks = Field(Hooks(), description="programs and a webhook, over those of the table [hooks]")
 
 

@@ -15,7 +15,7 @@ from deployer.deploy.changes import engine_ref
 from deployer.deploy.drift import differences
 from deployer.deploy.engine_preflight import ENGINE_REMEDY, engine_complaint, engine_notes
 from deployer.deploy.facts import with_host
-from deployer.deploy.outcomes import EXIT_CODES
+from deployer.deploy.outcomes import DRIFT, EXIT_CODES
 from deployer.deploy.plan import make_plan
 from deployer.deploy.preflight import notes, objections, overruled, restart_objections
 from deployer.deploy.reporter import Reporter
@@ -179,7 +179,7 @@ def apply(
         refuse_moved(saved, prepared.saved)
     if plan.action != "deploy":
         return stay(session, prepared, reporter, consent)
-    reporter.done(_summary(plan))
+    reporter.done(summary(plan))
     for difference in plan.differences:
         reporter.note(str(difference))
     consent.possible(plan)
@@ -207,7 +207,7 @@ def stay(session: Session, prepared: Preview, reporter: Reporter, consent: Conse
     """End an apply whose release is live already: the host is made equal to it, if it is not."""
     plan, service = prepared.plan, session.service.name
     if prepared.objections:
-        reporter.done(_summary(plan))
+        reporter.done(summary(plan))
         preflight(prepared.objections, reporter)
     if plan.action == "nothing":
         reporter.done(f"{plan.profile} is live as {plan.live} and healthy; nothing to change")
@@ -225,14 +225,19 @@ def stay(session: Session, prepared: Preview, reporter: Reporter, consent: Conse
 
 def make_equal(session: Session, plan: Plan, reporter: Reporter, consent: Consent) -> Outcome:
     """Make the host equal to its live release, as the plan says, after consent to a restart."""
-    reporter.done(_summary(plan))
+    reporter.done(summary(plan))
     for difference in plan.differences:
         reporter.note(str(difference))
     consent.possible(plan)
     if plan.interrupts and (refused := refusal(plan, reporter, consent)):
         return refused
     restored = converge_and_prove(session, reporter, restart=plan.restart_reasons)
-    return restored.outcome("live", plan.service, plan.profile, restored.live, plan.live)
+    outcome = restored.outcome("live", plan.service, plan.profile, restored.live, plan.live)
+    left = differences(plan.service, session.observe(facts=True)) if restored.serving else ()
+    if any(item.converges for item in left):
+        text = f"{outcome.message}, but the host still differs from it: does somebody else change it?"
+        outcome = replace(outcome, message=text, exit_code=DRIFT)
+    return replace(outcome, notes=tuple(map(str, left)))
 
 
 def take_up(
@@ -271,7 +276,10 @@ def take_lease(session: Session, reporter: Reporter) -> None:
     reporter.done(f"{session.host_config.name} is reserved for this command")
 
 
-def _summary(plan: Plan) -> str:
+def summary(plan: Plan) -> str:
+    """Return a plan in a few words."""
+    if plan.action == "nothing":
+        return f"{plan.live} is live, and the host is equal to it"
     if plan.action == "converge":
         count = count_of(len(plan.differences), "difference")
         how = "it has to be started again" if plan.restart else "no restart is needed"

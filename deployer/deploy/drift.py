@@ -120,6 +120,7 @@ def _process(service: str, state: ServiceState) -> Iterator[Difference]:
             remedy = "" if ours else f"a drop-in sets it; `systemctl revert {unit_name(service)}` undoes that"
             for text in texts:
                 yield Difference(kind, text, converges=ours, restart=ours, remedy=remedy)
+        yield from _others(service, state, release, running, not set_by_others & _OF_ENVIRONMENT)
 
 
 def _argv(release: Release, running: Running) -> Iterator[str]:
@@ -142,8 +143,23 @@ def _environment(release: Release, running: Running) -> Iterator[str]:
             yield f"running environment: {_instead(Change('', name, value, actual))}"
     for name in running.secrets:
         yield f"running environment: {name} is not the secret that {release.release} was given"
+
+
+def _others(
+    service: str, state: ServiceState, release: Release, running: Running, undone: bool
+) -> Iterator[Difference]:
+    """Variables that nobody should have set. ``undone``: no drop-in sets any."""
+    live = state.live
+    # Started from the unit as it is now, it would be given them again.
+    again = live is not None and live.text == live.kept and running.started > (live.modified or 0.0)
+    if not undone:
+        remedy = f"a drop-in sets it; `systemctl revert {unit_name(service)}` undoes that"
+    else:
+        remedy = "a restart would not remove it: see where it comes from" if again else ""
     for name in running.others:
-        yield f"running environment: {name} is set, and {release.release} does not set it"
+        text = f"running environment: {name} is set, and {release.release} does not set it"
+        ours = undone and not again
+        yield Difference("environment", text, converges=ours, restart=ours, remedy=remedy)
 
 
 def _systemd(service: str, state: ServiceState) -> Iterator[Difference]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: The exit code that belongs to an outcome, unless an error has its own.
 EXIT_CODES = {"live": 0, "refused": 2, "rolled_back": 5, "down": 6, "inconclusive": 7, "interrupted": 130}
+#: The exit code of what found, or left, a host that differs from its live release.
+DRIFT = 10
 
 
 def refused_outcome(error: DeployerError, service: str, profile: str | None) -> Outcome:

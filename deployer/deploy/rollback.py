@@ -6,16 +6,18 @@ from dataclasses import replace
 
 from deployer.deploy.apply import (
     Consent,
+    make_equal,
     preflight,
     read_release,
     refusal,
     resume_transition,
+    summary,
     take_lease,
     take_up,
 )
 from deployer.deploy.drift import differences, proof_differences
 from deployer.deploy.plan import make_plan, rollback_target
-from deployer.deploy.preflight import objections
+from deployer.deploy.preflight import objections, overruled, restart_objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.rollout import Rollout
@@ -23,7 +25,9 @@ from deployer.deploy.session import Session
 from deployer.deploy.steps import Steps
 from deployer.deploy.validate import validate
 from deployer.errors import Refused
-from deployer.records.outcome import Outcome
+from deployer.records.drift import Difference
+from deployer.records.host import HostState
+from deployer.records.outcome import Outcome, Plan
 from deployer.records.step import Step
 
 
@@ -90,11 +94,57 @@ def resume(session: Session, reporter: Reporter) -> Outcome:
     return resume_transition(session, state.transition, reporter)
 
 
-def converge(session: Session, reporter: Reporter) -> Outcome:
-    """Make the host equal to its live release, prove that it serves, and end a change that was left unfinished."""
+def converge(session: Session, reporter: Reporter, consent: Consent) -> Outcome:
+    """Make the host equal to its live release, prove that it serves, and end a change that was left unfinished.
+
+    A server that serves is started again only if it runs something else than its release, and after consent.
+    """
     take_lease(session, reporter)
-    state = session.state()
-    restored = converge_and_prove(session, reporter)
-    release = state.release(restored.live)
-    profile = release.profile if release else None
-    return restored.outcome("live", session.service.name, profile, restored.live, restored.live)
+    reporter.step(Step.OBSERVE)
+    observed = session.observe(facts=True)
+    state = observed.services[session.service.name]
+    reporter.done(f"live: {state.live_name or 'nothing'}")
+    # A hung server is found out, and started again, by the host itself.
+    plan = equal_plan(session, observed, healthy=True)
+    if plan is None or state.transition is not None:
+        restored = converge_and_prove(session, reporter)
+        profile = plan.profile if plan else None
+        return restored.outcome("live", session.service.name, profile, restored.live, restored.live)
+    reporter.step(Step.PLAN)
+    if state.running is not None:  # one that is down is brought up, whatever it then runs
+        against = restart_objections(observed, session.host_config, session.service) if plan.interrupts else None
+        if against or (against := list(overruled(session.service, state))):
+            reporter.done(summary(plan))
+            preflight(against, reporter)
+    return make_equal(session, plan, reporter, consent)
+
+
+def converge_plan(session: Session) -> Plan:
+    """Return what `converge` would do, without a lease and without changing anything."""
+    probe = session.health_probe()
+    observed = session.observe(facts=True)
+    state = observed.services[session.service.name]
+    plan = equal_plan(session, observed, healthy=probe.result(state).ok)
+    if plan is None:
+        raise Refused(
+            f"no release is live on {session.service.name}, so there is nothing to be equal to",
+            remedy="`deployer apply PROFILE` makes one live; `deployer converge` ends a change that was left",
+        )
+    if (left := state.transition) is None:
+        return plan
+    undone = Difference("transition", f"a change to {left.to} was left at the step '{left.step}'", converges=True)
+    return replace(plan, action="converge", differences=(undone, *plan.differences))
+
+
+def equal_plan(session: Session, observed: HostState, *, healthy: bool) -> Plan | None:
+    """Return how the host is made equal to its live release; None if there is none, or its folder is gone.
+
+    Consent is needed if what serves has to be started again.
+    """
+    service = session.service.name
+    state = observed.services[service]
+    if (live := state.live_release) is None:
+        return None
+    found = differences(service, observed)
+    plan = make_plan(state, live, healthy=healthy, differences=found, host=session.host_config.name)
+    return replace(plan, interrupts=bool(plan.restart_reasons) and not state.at_rest)

@@ -125,18 +125,25 @@ def test_a_unit_edited_by_hand_and_an_engine_patched_in_place_are_noticed(live_s
         "running environment: EDITED is set, and 0001-tp2 does not set it",
     ]
     before = site.invocation()
-    assert site.json("apply", "tp2", expect=2)["outcome"] == "refused"
+    for command in ("apply", "tp2"), ("converge",):
+        assert site.json(*command, expect=2)["outcome"] == "refused"
+    assert site.json("converge", "--dry-run")["differences"] == planned["differences"]
     assert site.invocation() == before
-    assert site.json("apply", "tp2", "--yes")["release"] == "0001-tp2"
+    assert site.json("converge", "--yes")["release"] == "0001-tp2"
     assert site.invocation() != before
     assert site.exit_code("status", "--strict") == 0
+    assert site.json("apply", "tp2")["outcome"] == "unchanged"
 
     package = site.host.run(["sh", "-c", "echo /opt/sglang/lib/python*/site-packages/sglang"]).strip()
-    site.host.run(["sh", "-c", f"cp -rL {package} {package}.new; rm {package}; mv {package}.new {package}"])
-    (text,) = site.status()["drift"]
+    site.host.run(["sh", "-c", f"mv {package} {package}.old; cp -rL {package}.old {package}"])
+    try:
+        (text,) = site.status()["drift"]
+        planned = site.json("plan", "tp2", "--detailed-exitcode", expect=10)
+    finally:
+        site.host.run(["sh", "-c", f"rm -r {package}; mv {package}.old {package}"])
     assert text.startswith("engine files: ")
     assert "changed since 0001-tp2 was proven" in text
-    assert site.json("plan", "tp2", "--detailed-exitcode", expect=10)["action"] == "deploy"
+    assert planned["action"] == "deploy"
 
 
 def test_converge_mends_drift(live_site: Site) -> None:

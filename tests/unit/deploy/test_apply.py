@@ -17,7 +17,7 @@ from deployer.config.inventory import Inventory, inventory_from
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.apply import apply, preview
 from deployer.deploy.reporter import Reporter
-from deployer.deploy.rollback import converge, resume, rollback
+from deployer.deploy.rollback import converge, converge_plan, resume, rollback
 from deployer.deploy.session import Session
 from deployer.errors import (
     AgentError,
@@ -619,6 +619,67 @@ def test_nothing_to_do_is_not_said_of_a_server_that_runs_something_else(live_wor
     assert run(live_world, "tp1", Nobody()).outcome == "unchanged"
 
 
+def converged(made: FakeWorld, consent: Agreed) -> Outcome:
+    with session(made) as opened:
+        return converge(opened, Reporter(), consent)
+
+
+def test_converge_starts_what_serves_again_only_if_it_runs_something_else_and_after_consent(
+    live_world: FakeWorld,
+) -> None:
+    unit = live_world.machine.unit("sglang-kimi.service")
+    before = unit.pid
+    assert converged(live_world, Nobody()).outcome == "live"
+    assert unit.pid == before
+    edited(live_world)
+    on_restart(live_world)
+    before = unit.pid
+    with session(live_world) as opened:
+        plan = converge_plan(opened)
+    assert (plan.action, plan.restart, plan.interrupts, plan.place) == ("converge", True, True, "kimi on gpu1")
+    with pytest.raises(ConsentRequired):
+        converged(live_world, Nobody())
+    assert converged(live_world, Declined()).exit_code == 2
+    assert unit.pid == before
+    assert "Nice=1" in (live_world.service("kimi").live or "")
+    outcome = converged(live_world, Agreed())
+    assert (outcome.outcome, outcome.exit_code, outcome.notes) == ("live", 0, ())
+    assert unit.pid != before
+    with session(live_world) as opened:
+        assert converge_plan(opened).equal
+
+
+def test_what_converge_could_not_make_equal_is_told(live_world: FakeWorld) -> None:
+    edited(live_world)
+    outcome = converged(live_world, Agreed())
+    assert (outcome.outcome, outcome.exit_code) == ("live", 10)
+    assert "still differs" in outcome.message
+    assert "running argv: --max-running-requests 16 is new" in outcome.notes
+
+
+def test_converge_brings_up_what_is_down_whatever_a_drop_in_decides(live_world: FakeWorld, tmp_path: Path) -> None:
+    path = tmp_path / "a.conf"
+    path.write_text("[Service]\nExecStart=\nExecStart=/bin/other\n")
+    machine, shown = live_world.machine, live_world.machine.unit_state
+    machine.unit_state = lambda unit: {**shown(unit), "DropInPaths": [str(path)]}  # type: ignore[method-assign]
+    with pytest.raises(PreflightRefused, match="sets ExecStart"):
+        converged(live_world, Agreed())
+    live_world.service("kimi").end("inactive")
+    outcome = converged(live_world, Nobody())
+    assert (outcome.outcome, outcome.exit_code) == ("live", 0)
+    assert "changes the unit (ExecStart)" in outcome.notes[0]
+
+
+def test_what_converge_would_do_includes_a_change_that_was_left() -> None:
+    made = live_copy()
+    left_behind(made)
+    with session(made) as opened:
+        plan = converge_plan(opened)
+    assert "a change to 0002-tp2 was left at the step 'wait'" in plan.differences[0].text
+    with session(world()) as opened, pytest.raises(Refused, match="no release is live"):
+        converge_plan(opened)
+
+
 def test_a_unit_that_was_only_edited_is_mended_without_a_restart_and_without_consent(live_world: FakeWorld) -> None:
     before = live_world.service("kimi").live
     edited(live_world, restarted=False)
@@ -670,7 +731,7 @@ def test_an_engine_that_was_patched_in_place_is_proven_anew(live_world: FakeWorl
 def test_converge_starts_what_is_live(live_world: FakeWorld) -> None:
     live_world.service("kimi").end("inactive")
     with session(live_world) as opened:
-        outcome = converge(opened, Reporter())
+        outcome = converge(opened, Reporter(), Nobody())
     assert (outcome.outcome, outcome.exit_code) == ("live", 0)
     restored(live_world)
 

@@ -110,10 +110,16 @@ def test_a_host_that_is_equal_to_its_live_release_does_not_differ() -> None:
         ),
         ({"running": {"environment": {}}}, "running environment: NCCL_DEBUG WARN is missing", True, True),
         (
-            {"running": {"others": ["LD_PRELOAD"]}},
+            {"running": {"others": ["LD_PRELOAD"], "started": 40.0}},
             "running environment: LD_PRELOAD is set, and 0001-tp8 does not set it",
             True,
             True,
+        ),
+        (
+            {"running": {"others": ["LD_PRELOAD"]}},
+            "running environment: LD_PRELOAD is set, and 0001-tp8 does not set it",
+            False,
+            False,
         ),
         (
             {"running": {"secrets": ["HF_TOKEN"]}},
