@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from deployer.config.bench import BenchConfig, Gate, RelativeGate
+from deployer.config.exclusion import declared, exclusion_problems
 from deployer.config.fields import (
     NAME,
     STALL_DEFAULTS,
@@ -119,6 +120,11 @@ class ServiceConfig(Model):
         None, description="URL that clients use (a proxy's, for example); it has to answer too"
     )
     gpus: Gpus | None = Field(None, description="indices of the GPUs it may use; default: all")
+    exclusive_with: list[Text] = Field(
+        [],
+        description="services of the host that use the same GPUs or port, of which only one is to run at a time; "
+        "one side's declaration is enough",
+    )
     engine: EngineConfig = Field(description="the SGLang installation")
     user: Account | None = Field(None, description="account the server runs as; default: root")
     home: HostPath | None = Field(None, description="HOME; default: that of user")
@@ -209,6 +215,8 @@ def inventory_from(data: Mapping[str, Any], source: Path) -> Inventory:
     problems += _between(tables["hosts"], merged)
     if problems:
         raise complain(source, problems)
+    for name, partners in declared(merged).items():
+        services[name] = services[name].model_copy(update={"exclusive_with": sorted(partners)})
     return Inventory(source=source, hosts=hosts, services=services)
 
 
@@ -254,11 +262,10 @@ def _at_origin(problem: Problem, raw: dict[str, Any], defaults: dict[str, Any], 
 
 def _between(hosts: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
     """Return what is wrong between hosts and services, even if one of them has problems of its own."""
-    problems = []
-    ports: dict[tuple[str, int], str] = {}
+    problems = list(exclusion_problems(services, hosts))
     for name, service in services.items():
         at: KeyPath = ("services", name)
-        host, port, gpus = service.get("host"), service.get("port", 30000), service.get("gpus")
+        host, gpus = service.get("host"), service.get("gpus")
         if isinstance(host, list) and len(host) == 1:
             host = host[0]
         if not isinstance(host, str):
@@ -277,8 +284,4 @@ def _between(hosts: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]
                         f"{text} (it has {f'{count}: 0 to {count - 1}' if count > 0 else 'none'})",
                     )
                 )
-        other = ports.setdefault((host, port), name) if isinstance(port, int) else name
-        if other != name:
-            text = f"found {port}, but service {other} uses that port on host {host}"
-            problems.append(Problem((*at, "port"), f"{text}; give each its own"))
     return problems

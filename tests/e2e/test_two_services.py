@@ -54,8 +54,10 @@ def test_each_is_left_alone_by_the_other(site: Site) -> None:
     plans = site.json("plan", "tp2", expect=8)["services"]
     assert [item.get("action") for item in plans] == ["nothing", "nothing", None]
 
-    # One that would take the other's GPUs is refused, and told whose they are.
+    # One that would take the other's GPUs is refused: by the inventory, or else by what runs.
     two(site, "gpus = [0, 1]", "gpus = [1, 2]")
+    assert "kimi uses GPU 1" in str(site.json("check", "tp2", expect=2))
+    two(site, "gpus = [6, 7]", "gpus = [1, 2]")
     refused = site.json("apply", "tp2", "--yes", "-s", "mini", expect=3)
     assert "sglang-kimi.service" in refused["message"]
     assert "another service of deployer's" in str(refused)

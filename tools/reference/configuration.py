@@ -40,7 +40,8 @@ _INVENTORY = """
 service, and optionally `[defaults]`, with keys of a service that apply to all services; a service's own keys take
 precedence, table by table. `[hooks]` has the same keys as a service's `hooks`, for all services
 ([hooks.md](hooks.md)). Names have lower-case letters, digits, `-` and `_`, 40 at most. Two services on one host
-cannot share a port. `inventories/example.toml` is a commented example.
+cannot share a port or a GPU, unless one of them declares `exclusive_with`. `inventories/example.toml` is a commented
+example.
 """
 
 _PROFILE = """

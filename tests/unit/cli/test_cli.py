@@ -350,7 +350,7 @@ def test_a_span_of_time_is_a_number_within_bounds(
 def test_diagnose_of_a_host_is_of_each_of_its_services(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = '[services.{0}]\nhost = "{1}"\nmodel = "/m"\nport = {2}\nengine.python = "/v/bin/python"\n'
+    service = '[services.{0}]\nhost = "{1}"\nmodel = "/m"\nport = {2}\ngpus = [{2}]\nengine.python = "/v/bin/python"\n'
     rows = [service.format("one", "a", 1), service.format("two", "a", 2), service.format("other", "b", 1)]
     inventory = tmp_path / "i.toml"
     inventory.write_text("[hosts.a]\n[hosts.b]\n[hosts.c]\n" + "".join(rows))

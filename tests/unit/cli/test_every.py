@@ -41,7 +41,7 @@ class Site:
         self.write(PLACES)
 
     def write(self, places: dict[str, tuple[str, int]]) -> None:
-        hosts = "".join(f"[hosts.{name}]\n" for name in ("a", "gone", "b"))
+        hosts = "".join(f"[hosts.{name}]\ngpus = 0\n" for name in ("a", "gone", "b"))
         self.inventory.write_text(hosts + "".join(SERVICE.format(name, *at) for name, at in places.items()))
 
     def connect(self, config: HostConfig, **_: Any) -> Host:

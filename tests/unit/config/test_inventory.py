@@ -142,8 +142,59 @@ def test_two_services_on_one_port(write: Write) -> None:
     second = GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen")
     said = refused(write, GOOD + second)
     assert "services.qwen.port: found 30000, but service kimi uses that port on host box" in said
-    other = second.replace('host = "box"', 'host = "box"\nport = 30001')
-    assert set(load_inventory(write(GOOD + other)).services) == {"kimi", "qwen"}
+    assert "services.qwen.gpus: service kimi uses all GPUs of host box, too" in said
+    other = second.replace('host = "box"', 'host = "box"\nport = 30001\ngpus = [4]')
+    alone = GOOD.replace('host = "box"', 'host = "box"\ngpus = [0, 1]')
+    assert set(load_inventory(write(alone + other)).services) == {"kimi", "qwen"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ("gpus = [0, 1]", "gpus = [1, 2]", "GPU 1 of host"),
+        ("gpus = [2]", "", "GPU 2 of host"),
+        ("", "", "all GPUs of host"),
+        ("gpus = [0, 1]", "gpus = [2, 3]", None),
+        ("extra_args = { base-gpu-id = 0 }", "extra_args = { base-gpu-id = 2 }", None),  # a profile decides how many
+    ],
+)
+def test_gpus_are_shared_only_by_services_that_exclude_each_other(
+    write: Write, one: str, other: str, shared: str | None
+) -> None:
+    second = GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen")
+    second = second.replace('host = "box"', f'host = "box"\nport = 30001\n{other}')
+    first = GOOD.replace('host = "box"', f'host = "box"\n{one}')
+    if shared is None:
+        load_inventory(write(first + second))
+        return
+    said = refused(write, first + second)
+    assert f"services.qwen.gpus: service kimi uses {shared} box, too" in said
+    assert 'exclusive_with = ["kimi"]' in said
+    # One side's declaration counts for both, and for the port too.
+    second = second.replace("port = 30001\n", "")
+    for texts in (
+        (first, second.replace('host = "box"', 'host = "box"\nexclusive_with = ["kimi"]')),
+        (first.replace('host = "box"', 'host = "box"\nexclusive_with = ["qwen"]'), second),
+    ):
+        services = load_inventory(write("".join(texts))).services
+        assert {name: item.exclusive_with for name, item in services.items()} == {"kimi": ["qwen"], "qwen": ["kimi"]}
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ('["kimi"]', "kimi is the service itself"),
+        ('["kimmi"]', 'there is no service "kimmi"'),
+        ('["far"]', "far runs on another host, so both can run at the same time"),
+        ("[7]", "expected"),
+    ],
+)
+def test_a_declaration_names_other_services_of_the_host(write: Write, names: str, problem: str) -> None:
+    far = GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "far").replace('host = "box"', 'host = "other"')
+    first = GOOD.replace('host = "box"', f'host = "box"\nexclusive_with = {names}')
+    said = refused(write, first + far + "[hosts.other]\n")
+    assert "services.kimi.exclusive_with" in said
+    assert problem in said
 
 
 def test_one_host_in_a_list_is_fine(write: Write) -> None:
@@ -218,8 +269,10 @@ def test_paths_are_relative_to_the_file(write: Write, tmp_path: Path) -> None:
 
 
 def test_choosing_a_service(write: Write) -> None:
-    second = GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen").replace("host =", "port = 1\nhost =")
-    inventory = load_inventory(write(GOOD + second))
+    second = (
+        GOOD[GOOD.index("[services.kimi]") :].replace("kimi", "qwen").replace("host =", "port = 1\ngpus = [1]\nhost =")
+    )
+    inventory = load_inventory(write(GOOD.replace("host =", "gpus = [0]\nhost =") + second))
     assert inventory.service("qwen").port == 1
     with pytest.raises(UsageError, match="2 services"):
         inventory.service()
