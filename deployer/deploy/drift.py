@@ -166,6 +166,9 @@ def _systemd(service: str, state: ServiceState) -> Iterator[Difference]:
     if state.live_name and not state.enabled:
         text = f"{unit_name(service)} is not enabled: it will not start at boot"
         yield Difference("enablement", text, converges=True)
+    if state.live_name and not state.recover_enabled:
+        text = f"deployer-recover@{service}.service is not enabled: no change that a power cut ends is undone at boot"
+        yield Difference("enablement", text, converges=True)
     if state.unit.needs_reload:
         text = "the unit files changed since systemd last read them (daemon-reload)"
         yield Difference("unit", text, converges=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -223,8 +224,9 @@ def test_a_guard_that_gives_no_sign_of_life_is_an_error(place: Place) -> None:
 # --- what systemd merges, and when it does not answer -----------------------------------------------------------
 
 
-def test_probe_names_the_drop_ins_that_decide(place: Place) -> None:
+def test_the_drop_ins_are_read_from_disk_and_probe_names_those_that_decide(place: Place) -> None:
     client = place.operator()
+    go_live(place, client, "0001-a")
     for name, text in (
         ("a", "[Service]\nExecStart=\nExecStart=/bin/false\nNice=5\n"),
         ("b", "[Service]\nNice=1\n"),
@@ -234,6 +236,8 @@ def test_probe_names_the_drop_ins_that_decide(place: Place) -> None:
         place.run("tee", f"{folder}/{name}.conf", stdin=text)
     drop_ins = client.probe(SERVICE, unit_text("0001-a", place)).drop_ins
     assert drop_ins == (DropIn(f"/etc/systemd/system/{UNIT}.d/a.conf", ("ExecStart",)),)
+    on_disk = {Path(item.path).name: item.keys for item in observe(client).drop_ins}
+    assert on_disk == {"a.conf": ("ExecStart", "Nice"), "b.conf": ("Nice",)}
 
 
 def test_looking_goes_on_while_systemd_re_executes_itself(place: Place) -> None:

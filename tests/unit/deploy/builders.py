@@ -56,6 +56,7 @@ def service_state(
         "running": {"pid": 7, "release": running, "argv": [], "started": 1.0, "pids": [7, 8]} if running else None,
         "releases": encode(list(releases or ())),
         "enabled": True,
+        "recover_enabled": True,
     }
     return ServiceState.from_json(data | changes | (raw or {}))
 

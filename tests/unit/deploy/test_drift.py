@@ -155,6 +155,12 @@ def test_a_host_that_is_equal_to_its_live_release_does_not_differ() -> None:
         ({"live": {"mode": 0o600}}, "/u has mode 0600 instead of 0644", True, False),
         ({"enabled": False}, "sglang-kimi.service is not enabled: it will not start at boot", True, False),
         (
+            {"recover_enabled": False},
+            "deployer-recover@kimi.service is not enabled: no change that a power cut ends is undone at boot",
+            True,
+            False,
+        ),
+        (
             {"candidate": {"release": "0002-x", "text": "", "path": "/run/u"}},
             "a candidate unit is left at /run/u although nobody is changing the service",
             True,
