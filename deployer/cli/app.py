@@ -50,7 +50,12 @@ class App:
 
         if not has_working_directory():
             raise ConfigError("the working directory no longer exists", remedy="change to another one")
-        return load_settings(self.flags)
+        settings = load_settings(self.flags)
+        if "inventory" in self.flags and settings.inventory is not None and not settings.inventory.exists():
+            from deployer.config.inventory import load_inventory
+
+            load_inventory(settings.inventory)  # says so, also in a command that would not have needed it
+        return settings
 
     @cached_property
     def inventory(self) -> Inventory:

@@ -20,7 +20,7 @@ from deployer import __version__
 from deployer.cli.app import App
 from deployer.cli.failing import interrupted, print_bug, print_error
 from deployer.cli.options import common_options
-from deployer.cli.output import Unbreakable
+from deployer.cli.output import OUTPUT_LOST, Unbreakable
 from deployer.errors import DeployerError, UsageError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def run(argv: list[str]) -> int:
         remedy="the command itself is done; make room, then see `deployer status` or `deployer history`",
     )
     print_error(App(), error)  # in words, even with --json: the document is what could not be written
-    changed = any(name in argv for name in CHANGING)
+    changed = any(name in argv for name in CHANGING) and not {"-h", "--help"} & set(argv)
     return status or (0 if changed else error.exit_code)
 
 
@@ -167,8 +167,10 @@ def _run(argv: list[str]) -> int:
             return print_bug(app, error.__cause__)
         print_error(app, interrupted())
         return 130
-    except BrokenPipeError:
-        Unbreakable(sys.stdout).flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in OUTPUT_LOST:
+            return print_bug(app, error)
+        Unbreakable(sys.stdout).give_up(error)  # help or the version, which click itself prints
         return 0
     except Exception as error:
         return print_bug(app, error)

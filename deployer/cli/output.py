@@ -11,6 +11,8 @@ from typing import Any, ClassVar, TextIO
 
 #: The reader is gone (a pipe, a terminal, a connection), which is not an error.
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.EBADF, errno.ENXIO)
+#: A write to a stream fails with one of these if nobody reads it, or the disk is full.
+OUTPUT_LOST = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Unbreakable:
@@ -34,7 +36,7 @@ class Unbreakable:
                 encoding = self._stream.encoding or "ascii"
                 return self.write(text.encode(encoding, "replace").decode(encoding))
             except (OSError, ValueError) as error:
-                self._give_up(error)
+                self.give_up(error)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -46,7 +48,7 @@ class Unbreakable:
             try:
                 self._stream.flush()
             except (OSError, ValueError) as error:
-                self._give_up(error)
+                self.give_up(error)
 
     def isatty(self) -> bool:
         return not self.broken and self._stream.isatty()
@@ -58,7 +60,8 @@ class Unbreakable:
     def encoding(self) -> str:
         return self._stream.encoding or "utf-8"
 
-    def _give_up(self, error: OSError | ValueError) -> None:
+    def give_up(self, error: OSError | ValueError) -> None:
+        """Drop all further text, because a write failed with ``error``."""
         self.broken = True
         if isinstance(error, OSError) and error.errno is not None and error.errno not in _GONE:
             Unbreakable.lost = error.strerror or str(error)

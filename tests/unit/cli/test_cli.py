@@ -127,6 +127,11 @@ def test_usage_errors(argv: list[str], words: str, as_json: bool, capsys: pytest
         assert printed.out == ""
 
 
+def test_a_named_inventory_has_to_exist_even_where_none_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-i", "nope.toml", "profiles"]) == 2
+    assert "the inventory nope.toml does not exist" in capsys.readouterr().err
+
+
 def test_profiles_are_listed_with_their_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profiles", "--sglang", "0.5.12.post1", "--json"]) == 0
     entries = {item["name"]: item for item in json.loads(capsys.readouterr().out)["profiles"]}

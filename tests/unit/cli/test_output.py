@@ -61,7 +61,7 @@ def test_a_program_started_without_output_still_runs(words: list[str], monkeypat
     assert run(words) == (2 if words == ["nonsense"] else 0)
 
 
-@pytest.mark.parametrize("words", [["profiles"], ["profiles", "--json"]])
+@pytest.mark.parametrize("words", [["profiles"], ["profiles", "--json"], ["--help"], ["--version"], ["apply", "-h"]])
 def test_output_that_a_full_disk_does_not_take_is_an_error(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
