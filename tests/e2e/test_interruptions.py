@@ -62,7 +62,7 @@ def test_a_second_ctrl_c_leaves_it_to_the_guard(live_site: Site) -> None:
 def test_ctrl_c_before_anything_was_changed(live_site: Site) -> None:
     before = live_site.invocation()
     child = live_site.start("apply", "pp2", "--yes")
-    until(lambda: "apply pp2" in live_site.host.run(["cat", "/var/lib/deployer/lease.json"]))
+    until(lambda: f'"pid": {child.pid},' in live_site.host.run(["cat", "/var/lib/deployer/lease.json"]))
     child.send_signal(signal.SIGINT)
     finished(child, expect=130)
     assert live_site.invocation() == before
