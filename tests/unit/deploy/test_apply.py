@@ -619,6 +619,19 @@ def test_nothing_to_do_is_not_said_of_a_server_that_runs_something_else(live_wor
     assert run(live_world, "tp1", Nobody()).outcome == "unchanged"
 
 
+def test_going_back_says_what_is_not_as_it_was_when_that_release_was_proven(live_world: FakeWorld) -> None:
+    facts = live_world.observed["model"]
+    live_world.observed["model"] = facts | {"fingerprint": "other"}
+    assert run(live_world, "tp2").release == "0002-tp2"
+    edited(live_world, restarted=False)
+    console = Console(width=200)
+    with console.capture() as shown, session(live_world) as opened:
+        outcome = rollback(opened, TerminalReporter(lambda: console, live=False), Agreed())
+    assert (outcome.outcome, outcome.release) == ("live", LIVE)
+    assert "was edited by hand: Nice 1 is new" in shown.get()
+    assert "model files: changed since 0001-tp1 was proven (/m)" in shown.get()
+
+
 def converged(made: FakeWorld, consent: Agreed) -> Outcome:
     with session(made) as opened:
         return converge(opened, Reporter(), consent)
