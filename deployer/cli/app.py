@@ -156,7 +156,10 @@ class App:
 
         from deployer.deploy.session import Session
 
-        with Session(service, config, connect, command=command, templates=templates, learned=learned) as session:
+        rivals = self.inventory.rivals(service)
+        with Session(
+            service, config, connect, command=command, templates=templates, learned=learned, rivals=rivals
+        ) as session:
             yield session
         if session.hold is not None and command not in SHOW_HOLD:
             self.note_hold(config.name, session.hold)

@@ -38,7 +38,8 @@ class AskAtTerminal:
     def __init__(self, app: App, reporter: Reporter, yes: bool) -> None:
         self._app = app
         self._reporter = reporter
-        self._protected = app.service().protected
+        service = app.service()
+        self._protected = any(item.protected for item in (service, *app.inventory.rivals(service)))
         self._yes = yes or (app.settings.yes and not self._protected)
 
     def possible(self, plan: Plan) -> None:
@@ -49,7 +50,7 @@ class AskAtTerminal:
         if not self._app.as_json:
             self._show(plan)
         raise ConsentRequired(
-            f"{plan.live or 'what runs now'} of {plan.place} would be stopped, and there is no terminal to confirm on; "
+            f"{plan.stopped} of {plan.place} would be stopped, and there is no terminal to confirm on; "
             "nothing was changed",
             phase=Step.CONSENT,
             detail={"plan": plan.as_json()},

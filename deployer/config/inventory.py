@@ -122,8 +122,8 @@ class ServiceConfig(Model):
     gpus: Gpus | None = Field(None, description="indices of the GPUs it may use; default: all")
     exclusive_with: list[Text] = Field(
         [],
-        description="services of the host that use the same GPUs or port, of which only one is to run at a time; "
-        "one side's declaration is enough",
+        description="services of the host that use the same GPUs or port, of which only one runs at a time: applying "
+        "one stops and disables the others; one side's declaration is enough",
     )
     engine: EngineConfig = Field(description="the SGLang installation")
     user: Account | None = Field(None, description="account the server runs as; default: root")
@@ -168,6 +168,10 @@ class Inventory(Model):
                 remedy="give --service NAME, or set DEPLOYER_SERVICE",
             )
         return _pick(self.services, name, "service", self.source)
+
+    def rivals(self, service: ServiceConfig) -> list[ServiceConfig]:
+        """Return the services that must not run beside this one."""
+        return [self.services[name] for name in service.exclusive_with]
 
 
 def _pick(items: Mapping[str, T], name: str, kind: str, source: Path) -> T:

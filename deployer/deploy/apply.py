@@ -96,6 +96,7 @@ def prepare(session: Session, profile: Profile, observed: HostState, probe: Heal
         release,
         healthy=probe.result(state).ok,
         differences=differences(service.name, observed),
+        displaces=session.displaced(),
         host=host.name,
     )
     facts = Facts.of(profile, service, host, release.sglang, session.learned)

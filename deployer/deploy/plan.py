@@ -75,17 +75,19 @@ def make_plan(
     *,
     healthy: bool,
     differences: Sequence[Difference] = (),
+    displaces: Sequence[str] = (),
     host: str = "",
 ) -> Plan:
     """Decide what an apply has to do.
 
     ``healthy``: the live server answers /health with 200 from its own unit; ``differences``: of the ``host`` from its
-    live release.
+    live release; ``displaces``: services that run and have to make room, for which there is a way back only in a
+    deployment.
     """
     live = state.live_release
     changes = release_changes(live, candidate)
     serves = healthy and state.running_name == state.live_name and state.unit.ok
-    deploys = bool(changes) or live is None
+    deploys = bool(changes) or live is None or bool(displaces)
     restart = deploys or not serves or any(item.restart for item in differences)
     mends = restart or any(item.converges for item in differences)
     action = "deploy" if deploys else "converge" if mends else "nothing"
@@ -100,7 +102,8 @@ def make_plan(
         restart=restart,
         changes=tuple(changes),
         differences=tuple(differences),
-        interrupts=restart and not state.at_rest,
+        displaces=tuple(displaces),
+        interrupts=restart and (bool(displaces) or not state.at_rest),
         downtime=downtime,
         downtime_basis=basis,
     )

@@ -117,18 +117,23 @@ def _held(
     observed: HostState, service: ServiceConfig, state: ServiceState, gpus: Collection[int]
 ) -> Iterator[Objection]:
     own = set(state.running.pids) if state.running else set()
-    unit = unit_name(service.name)
+    units = _making_room(service)
     for process in observed.gpu_processes:
-        if process.gpu not in gpus or process.pid in own or process.unit == unit:
+        if process.gpu not in gpus or process.pid in own or process.unit in units:
             continue
         amount = f" {process.memory / 1024**3:.1f} GiB" if process.memory else " memory"
         yield Objection(
             "gpu-held",
             f"GPU {process.gpu} is in use: {_described(process)} holds{amount}",
-            "that is another service of deployer's: give the two different GPUs"
+            "that is another service of deployer's: give the two different GPUs, or declare exclusive_with"
             if (process.unit or "").startswith("sglang-")
             else f"stop it on the host (`kill {process.pid}`), or give the service other GPUs",
         )
+
+
+def _making_room(service: ServiceConfig) -> set[str]:
+    """Return the units that are stopped before the candidate starts."""
+    return {unit_name(name) for name in (service.name, *service.exclusive_with)}
 
 
 def _described(process: GpuProcess | Listener) -> str:
@@ -165,7 +170,7 @@ def _layout(release: Release | None) -> tuple[int, list[int]]:
 def _port(service: ServiceConfig, state: ServiceState) -> Iterator[Objection]:
     own = set(state.running.pids) if state.running else set()
     for listener in state.listeners:
-        ours = listener.unit == unit_name(service.name) or listener.pid in own
+        ours = listener.unit in _making_room(service) or listener.pid in own
         if ours or not collides(listener.address, service.bind):
             continue
         owner = "a process that cannot be seen from here" if listener.pid is None else _described(listener)

@@ -13,7 +13,7 @@ from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
 from deployer.deploy.wait import Wait
 from deployer.errors import AgentError
-from deployer.records.answers import Started
+from deployer.records.answers import Converged, Returned, Started
 from deployer.records.failure import Failure, PhaseTime
 from deployer.records.outcome import Outcome
 from deployer.records.release import Release
@@ -108,28 +108,60 @@ def _converge(session: Session, reporter: Reporter, restart: Sequence[str]) -> R
     reporter.progress(f"to {live}" if live else "no release is live here: stopping the candidate")
     try:
         with session.client.converge(
-            session.endpoint(release), session.limits, repair=True, restart=restart, await_ready=False
+            session.endpoint(release),
+            session.limits,
+            repair=True,
+            restart=restart,
+            exclusive=session.service.exclusive_with,
+            await_ready=False,
         ) as stream:
             converged = follow(stream, reporter)
     except AgentError as error:
         target = live or "its state before"
         again = "; the host's guard goes on trying" if state.transition else ""
         return Restored(live, False, f"the host could not be made equal to {target}: {error.message}{again}")
+    if converged.returned:
+        return _prove_returned(session, live, converged.returned, reporter)
     if live is None:
         return Restored(None, False, "nothing is serving: no release has been live on this service yet")
     if not converged.invocation_id:
         return Restored(live, False, f"{live} is live on disk but is not running")
-    fresh = converged.started
+    problem = _prove(session, release, converged, reporter)
+    if problem:
+        return Restored(live, False, f"{live} {problem}")
+    return Restored(live, True, f"{live} is serving {'again ' if converged.started else ''}and healthy")
+
+
+def _prove(session: Session, release: Release | None, started: Converged | Returned, reporter: Reporter) -> str:
+    """Wait until a release serves that runs, or was just started; return what is wrong, empty if nothing is."""
+    fresh = started.started
     result = Wait(
         session.client,
         session.endpoint(release, key=True),
-        Started(converged.invocation_id, converged.cursor or "", attach=not fresh),
+        Started(started.invocation_id or "", started.cursor or "", attach=not fresh),
         session.service.deadlines,
         reporter.launch,
-        estimate(state.releases, release.profile if release else "") if fresh else None,
+        estimate(session.state().releases, release.profile if release else "") if fresh else None,
         session.model_bytes(release) if fresh else None,
     ).run()
-    if result.failure is not None:
-        verb = "was started again but does not serve" if fresh else "runs but does not serve"
-        return Restored(live, False, f"{live} {verb}: {result.failure.cause}")
-    return Restored(live, True, f"{live} is serving {'again ' if fresh else ''}and healthy")
+    if result.failure is None:
+        return ""
+    return f"{'was started again but does not serve' if fresh else 'runs but does not serve'}: {result.failure.cause}"
+
+
+def _prove_returned(session: Session, live: str | None, returned: Sequence[Returned], reporter: Reporter) -> Restored:
+    """The change had stopped other services: they serve again, and ours is down as it was."""
+    rivals = {item.name: item for item in session.rivals}
+    healthy, problems = [], []
+    for item in returned:
+        if item.service not in rivals:
+            problems.append(f"{item.service} was started again, but the inventory does not say how to reach it")
+            continue
+        reporter.progress(f"to {item.service}, which had made room")
+        other = session.beside(rivals[item.service])
+        problem = _prove(other, other.state().live_release, item, reporter)
+        problems += [f"{item.service} {problem}"] if problem else []
+        healthy += [] if problem else [item.service]
+    parts = [f"{' and '.join(healthy)} is serving again and healthy"] if healthy else []
+    message = "; ".join([*parts, *problems, f"{session.service.name} is down, as it was before"])
+    return Restored(live, not problems, message)

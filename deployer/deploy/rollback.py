@@ -60,9 +60,11 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
         release,
         healthy=probe.result(state).ok,
         differences=differences(service.name, observed),
+        displaces=session.displaced(),
         host=session.host_config.name,
     )
-    plan = replace(plan, action="deploy", release=release.release, restart=True, interrupts=not state.at_rest)
+    plan = replace(plan, action="deploy", release=release.release, restart=True)
+    plan = replace(plan, interrupts=bool(plan.displaces) or not state.at_rest)
     reporter.done(f"back to {release.release} ({release.profile})")
     for difference in (*plan.differences, *proof_differences(release, observed)):
         reporter.note(str(difference))
@@ -145,6 +147,11 @@ def equal_plan(session: Session, observed: HostState, *, healthy: bool) -> Plan 
     state = observed.services[service]
     if (live := state.live_release) is None:
         return None
+    if state.transition is None and state.at_rest and (others := session.displaced()):
+        raise Refused(
+            f"{' and '.join(others)} runs on the GPUs or the port of {service}, which is therefore not started",
+            remedy=f"`deployer apply {live.profile} -s {service}` stops and disables it, with a way back",
+        )
     found = differences(service, observed)
     plan = make_plan(state, live, healthy=healthy, differences=found, host=session.host_config.name)
     return replace(plan, interrupts=bool(plan.restart_reasons) and not state.at_rest)

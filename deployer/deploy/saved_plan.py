@@ -28,6 +28,7 @@ def basis(plan: Plan, candidate: Release, observed: HostState) -> dict[str, str]
         "the newest release": str(max((item.number for item in state.releases), default=0)),
         "how the host differs from it": _digest([item.text for item in plan.differences]),
         "what is to be done": plan.action,
+        "what has to make room": ", ".join(plan.displaces) or "nothing",
         "the command line": _digest(comparable(candidate.argv)),
         "the environment": _digest(candidate.variables),
         "the unit": _digest(candidate.restart_keys),

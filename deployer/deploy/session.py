@@ -34,7 +34,7 @@ from deployer.records.answers import LeaseGrant
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine
 from deployer.records.hardware import Listener
-from deployer.records.host import Hold, HostState, Owner, ServiceState
+from deployer.records.host import Exclusive, Hold, HostState, Owner, ServiceState
 from deployer.records.release import Release
 from deployer.text import age
 from deployer.units.text import argument, argument_endpoint
@@ -90,6 +90,8 @@ class Session:
     learned: Path | None = None
     patience: float = 0.0
     """Seconds to wait for the lease, or for the end of a hold; may be ``inf``."""
+    rivals: Sequence[ServiceConfig] = ()
+    """The services of the host that must not run beside this one."""
 
     def __post_init__(self) -> None:
         #: Whether anything on the host may have been changed by now.
@@ -131,6 +133,27 @@ class Session:
         """How long stopping and starting the service may take."""
         deadlines = self.service.deadlines
         return Limits(deadlines.drain, deadlines.stop, deadlines.start, self.service.gpus)
+
+    @property
+    def exclusive(self) -> tuple[Exclusive, ...]:
+        """The services that must not run beside this one, as a transition records them."""
+        return tuple(
+            Exclusive(item.name, item.port, item.deadlines.drain, item.deadlines.stop, item.deadlines.start)
+            for item in self.rivals
+        )
+
+    def displaced(self) -> tuple[str, ...]:
+        """Return the names of those of `rivals` that run now."""
+        if not self.rivals:
+            return ()
+        states = self.client.observe({item.name: item.port for item in self.rivals}).services
+        return tuple(name for name, state in states.items() if not state.at_rest)
+
+    def beside(self, service: ServiceConfig) -> Session:
+        """Return a session with another service of the host, over the same connection and lease."""
+        other = replace(self, service=service, rivals=())
+        other.client, other.changing = self.client, self.changing
+        return other
 
     def api_key(self, release: str | None) -> str | None:
         """Return the API key that a release was staged with, None without one. The inventory's may be a newer one."""

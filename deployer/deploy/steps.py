@@ -14,7 +14,7 @@ from deployer.deploy.hooks import facts_of, report_hooks, run_hooks
 from deployer.deploy.launch_progress import estimate
 from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
-from deployer.deploy.stop import stop_unit
+from deployer.deploy.stop import stop_others, stop_unit
 from deployer.deploy.verify import verify
 from deployer.deploy.wait import Wait
 from deployer.errors import AgentError, CandidateRejected, HookRefused
@@ -132,6 +132,7 @@ class Steps:
             ready_timeout=limits.ready,
             gpus=None if limits.gpus is None else tuple(limits.gpus),
             proven=self.proven,
+            exclusive=self.session.exclusive,
         )
         self.session.client.transition_begin(candidate.service, transition)
         if not self.proven:
@@ -155,11 +156,13 @@ class Steps:
     def _stop(self) -> Step:
         state = self.session.state()
         if state.running_name == self.candidate.release:
-            self.reporter.done("the candidate runs already")
+            how = "the candidate runs already"
         elif state.at_rest:
-            self.reporter.done("nothing was running")
+            how = "nothing was running"
         else:
-            self.reporter.done(stop_unit(self.session, state, self.reporter))
+            how = stop_unit(self.session, state, self.reporter)
+        others = stop_others(self.session, state, self.reporter)
+        self.reporter.done("; ".join([how, *(f"{name} stopped and disabled" for name in others)]))
         self._after("after_stop")
         return self._enter(Step.SWITCH)
 

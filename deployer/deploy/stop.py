@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from deployer.deploy.launch_failure import log_tail
 from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
@@ -20,9 +23,30 @@ def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> str:
     Raise CandidateRejected if something of it stays.
     """
     endpoint = session.endpoint(state.release(state.running_name))
+    with _until_gone(), session.client.unit_stop(endpoint, session.limits) as stream:
+        stopped = follow(stream, reporter)
+    text = f"stopped in {stopped.seconds:.1f} s"
+    if stopped.inflight:
+        # Under a pipeline SGLang counts only the micro-batch whose turn it is.
+        text += f", at least {count_of(stopped.inflight, 'request')} in flight"
+    return text + (" (SIGKILL was needed)" if stopped.killed else "")
+
+
+def stop_others(session: Session, state: ServiceState, reporter: Reporter) -> tuple[str, ...]:
+    """Stop and disable the services that the transition has recorded as exclusive; return the names.
+
+    Raise CandidateRejected if something of one stays.
+    """
+    if state.transition is None or not state.transition.exclusive:
+        return ()
+    with _until_gone(), session.client.unit_exclude(session.service.name) as stream:
+        return follow(stream, reporter).stopped
+
+
+@contextmanager
+def _until_gone() -> Iterator[None]:
     try:
-        with session.client.unit_stop(endpoint, session.limits) as stream:
-            stopped = follow(stream, reporter)
+        yield
     except AgentError as error:
         if error.code != "not-gone":
             raise
@@ -33,11 +57,6 @@ def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> str:
             else "see which process holds the port or the GPU memory (`deployer status`), and end it"
         )
         raise CandidateRejected(Failure("not-gone", error.message, Step.STOP, remedy)) from error
-    text = f"stopped in {stopped.seconds:.1f} s"
-    if stopped.inflight:
-        # Under a pipeline SGLang counts only the micro-batch whose turn it is.
-        text += f", at least {count_of(stopped.inflight, 'request')} in flight"
-    return text + (" (SIGKILL was needed)" if stopped.killed else "")
 
 
 def explain_death(session: Session, started: Started, unit: UnitState, step: Step) -> Failure:

@@ -15,6 +15,7 @@ from deployer.records.answers import (
     Hello,
     HttpAnswer,
     LeaseGrant,
+    MadeRoom,
     ProbeReport,
     Proof,
     Ran,
@@ -292,6 +293,10 @@ class HostClient:
         """Stop a server until nothing of it is left. Raise AgentError ``not-gone`` if something of it stays."""
         return self._stream("unit.stop", limits.arguments(endpoint), StopEvent.from_json, Stopped.from_json)
 
+    def unit_exclude(self, service: str) -> Events[StopEvent, MadeRoom]:
+        """Stop and disable the services that the transition has recorded as exclusive."""
+        return self._stream("unit.exclude", {"service": service}, StopEvent.from_json, MadeRoom.from_json)
+
     def unit_start(self, service: str, release: str, text: str) -> Started:
         """Put a candidate in force and start it."""
         args = {"service": service, "release": release, "text": text}
@@ -312,15 +317,17 @@ class HostClient:
         *,
         repair: bool,
         restart: Sequence[str] = (),
+        exclusive: Sequence[str] = (),
         await_ready: bool = True,
     ) -> Events[StopEvent, Converged]:
         """Make the host equal to its live release and start it. ``repair``: a live server that hangs is restarted;
-        ``restart``: why one that serves is."""
+        ``restart``: why one that serves is. It is not started beside a service that is ``exclusive``."""
         args = limits.arguments(endpoint) | {
             "ready_timeout": limits.ready,
             "start": True,
             "repair": repair,
             "restart": list(restart),
+            "exclusive": [{"service": name} for name in exclusive],
             "await_ready": await_ready,
         }
         return self._stream("converge", args, StopEvent.from_json, Converged.from_json)

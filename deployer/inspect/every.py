@@ -108,6 +108,7 @@ class Fleet:
             command=self.command,
             templates=self.templates,
             learned=self.learned,
+            rivals=[item for item in self.services if item.name in service.exclusive_with],
         )
         try:
             answer = work(session.open())  # never closed: the connection is not the session's own

@@ -81,6 +81,13 @@ class Stopped(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class MadeRoom(Record):
+    """What ``unit.exclude`` answers: the services that were stopped or disabled."""
+
+    stopped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Started(Record):
     """What ``unit.start`` answers: what ``watch`` needs to follow this start and no other.
 
@@ -94,6 +101,16 @@ class Started(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Returned(Record):
+    """A service that ``converge`` brought back, because what it had been stopped for was undone."""
+
+    service: str
+    started: bool = False
+    invocation_id: str | None = None
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Converged(Record):
     """What ``converge`` answers. ``serving``: /health answered 200 from a process of the unit."""
 
@@ -104,6 +121,7 @@ class Converged(Record):
     cursor: str | None = None
     serving: bool = False
     started_boottime: float | None = None
+    returned: tuple[Returned, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,19 @@ class UnitFile(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusive(Tolerant):
+    """A service that must not run beside the one that is changed, how it is stopped, and what it was before."""
+
+    service: str = ""
+    port: int = 0
+    drain: float = 0.0
+    stop_timeout: float = 0.0
+    ready_timeout: float = 0.0
+    was_active: bool = False
+    was_enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Transition(Tolerant):
     """A change from one release to another that is under way (``from_`` is None at the first deployment).
 
@@ -106,6 +119,7 @@ class Transition(Tolerant):
     ready_timeout: float = 0.0
     gpus: tuple[int, ...] | None = None
     proven: bool = False
+    exclusive: tuple[Exclusive, ...] = ()
     boot_id: str = ""
     started: float = 0.0
     updated: float = 0.0

@@ -27,6 +27,7 @@ class Plan(Record):
 
     ``action``: ``nothing`` (live, healthy and equal), ``converge`` (to be made equal to its live release, or started
     again, by ``restart``) or ``deploy``. ``differences`` are those of the host from its live release.
+    ``displaces`` are the services that run on the same GPUs or port and are stopped and disabled for it.
     ``unit_only`` are keys of the unit that differ besides and need no restart; ``unit_diff`` is all of the unit's
     difference as text. ``downtime`` is in seconds, from this service's earlier starts; None if there were none.
     """
@@ -40,6 +41,7 @@ class Plan(Record):
     restart: bool = True
     changes: tuple[Change, ...] = ()
     differences: tuple[Difference, ...] = ()
+    displaces: tuple[str, ...] = ()
     unit_only: tuple[Change, ...] = unwritten(default=())
     unit_diff: str = ""
     interrupts: bool = named("interrupts_live", default=False)
@@ -50,6 +52,11 @@ class Plan(Record):
     def place(self) -> str:
         """Which service it is about, and on which host."""
         return f"{self.service} on {self.host}" if self.host else self.service
+
+    @property
+    def stopped(self) -> str:
+        """What it stops, in words: the services that have to make room, else what runs of its own."""
+        return " and ".join(self.displaces) or self.live or "what runs now"
 
     @property
     def restart_reasons(self) -> tuple[str, ...]:

@@ -41,7 +41,9 @@ def plan_view(
         downtime = plan.downtime_basis
         if plan.downtime:
             downtime = f"about {age(plan.downtime)} (from {plan.downtime_basis})"
-        stopped = f"{escape(plan.live or 'what runs now')} is stopped on {where}"
+        stopped = f"{escape(plan.stopped)} is stopped on {where}"
+        if plan.displaces:
+            stopped = f"{escape(plan.stopped)} is stopped and disabled for {where}, and comes back if this fails"
         parts.append(
             Text.from_markup(f"[bold]A restart is needed:[/bold] {stopped}. Expected downtime: {escape(downtime)}.")
         )

@@ -100,6 +100,7 @@ def plan_line(preview: Preview) -> Line:
         parts += [count_of(len(plan.changes), "change")] if plan.changes else []
     elif plan.live:
         parts.append(f"live as {plan.live}")
+    parts += [f"stops and disables {escape(name)}" for name in plan.displaces]
     if plan.interrupts:
         parts.append(f"a restart, about {age(plan.downtime)} of downtime" if plan.downtime else "a restart")
     parts += _first("objection", [f"{item.message} ({item.remedy})" for item in against])

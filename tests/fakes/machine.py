@@ -39,6 +39,8 @@ class Engine:
     """Its command line; empty: the one of the release's manifest."""
     environment: dict[str, str] = field(default_factory=dict)
     """Its variables besides those of the release's manifest."""
+    port: int | None = None
+    """The only port on which it listens; None: on every port."""
 
 
 @dataclass
@@ -282,14 +284,15 @@ class FakeMachine(Machine):
 
     # -- servers and driver -------------------------------------------------------------------------------------
 
-    def serving(self) -> list[Unit]:
-        """Units that listen: on every port, as one host of these tests has one service."""
+    def serving(self, port: int) -> list[Unit]:
+        """Units that listen on a port."""
         units = [self.unit(name) for name in self.units if name.startswith("sglang-")]
+        units = [unit for unit in units if self.engine(unit).port in (None, port)]
         after = [(unit, self.engine(unit).ready_after) for unit in units if unit.pid]
         return [unit for unit, at in after if at is not None and self.boottime() >= unit.started + at]
 
     def listeners(self, port: int, first: list[int] | None = None) -> list[Json]:
-        ours = [dict(self.describe(unit.pid), address="127.0.0.1", port=port) for unit in self.serving()]
+        ours = [dict(self.describe(unit.pid), address="127.0.0.1", port=port) for unit in self.serving(port)]
         return [*ours, *self.strangers]
 
     def connections(self, port: int, bound: str) -> int:
@@ -308,7 +311,7 @@ class FakeMachine(Machine):
         body: Any = None,
         headers: Any = None,
     ) -> Json:
-        units = self.serving()
+        units = self.serving(port)
         if not units and not self.strangers:
             raise Fail("http", "connection refused", state="refused")
         answers = {"/health": (200, ""), **self.engine(units[0]).http} if units else {}

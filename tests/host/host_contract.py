@@ -18,7 +18,7 @@ from deployer.host.streams import Events
 from deployer.records.answers import Converged, LeaseGrant, Started, Stopped
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import StopEvent
-from deployer.records.host import Owner, Transition
+from deployer.records.host import Exclusive, Owner, Transition
 from deployer.records.release import Release
 from deployer_rehearsal.host import RehearsalHost
 from tests.fakes.host import Engine, FakeHost, FakeWorld
@@ -180,6 +180,7 @@ def begin(
     to: str,
     *,
     grace: float = GRACE,
+    exclusive: tuple[Exclusive, ...] = (),
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     transition = Transition(
@@ -190,9 +191,43 @@ def begin(
         grace=grace,
         port=PORT,
         stop_timeout=10.0,
+        exclusive=exclusive,
         extra=extra or {},
     )
     client.transition_begin(SERVICE, transition)
+
+
+def make_other_live(place: Place) -> Exclusive:
+    """Put a second service on the host, enabled and running, which is to make room for the first."""
+    other = Exclusive("mini", PORT + 1, stop_timeout=10.0)
+    place.script("0001-m", port=other.port)
+    if place.world is not None:
+        place.world.make_live(other.service, "0001-m")
+        return other
+    install = "[Install]\nWantedBy=multi-user.target\n"
+    text = unit_text("0001-m", place, "--port", str(other.port), candidate=False, extra=install)
+    place.write("/usr/local/lib/systemd/system/sglang-mini.service", text)
+    place.run("systemctl", "daemon-reload")
+    place.run("systemctl", "enable", "--now", "sglang-mini.service")
+    place.run("sync")  # or a power cut leaves an empty file
+    return other
+
+
+def other_service(client: HostClient) -> tuple[str | None, bool]:
+    """What runs of the second service, and whether it is enabled."""
+    state = client.observe({"mini": PORT + 1}).services["mini"]
+    return state.running_name, state.enabled
+
+
+def take_its_place(place: Place, client: Connection, other: Exclusive, release: str) -> Started:
+    """Stage a release and start it in the place of the second service."""
+    place.script(release, port=PORT)
+    stage(client, release)
+    begin(client, None, release, exclusive=(other,))
+    assert other_service(client) == ("0001-m", True)
+    assert finish(client.unit_exclude(SERVICE))[1].stopped == ("mini",)
+    assert other_service(client) == (None, False)
+    return client.unit_start(SERVICE, release, unit_text(release, place))
 
 
 def finish(stream: Events[Event, Answer], timeout: float = PATIENCE) -> tuple[list[Event], Answer]:

@@ -29,9 +29,12 @@ from tests.host.host_contract import (
     deploying,
     finish,
     go_live,
+    make_other_live,
     observe,
+    other_service,
     stage,
     stop,
+    take_its_place,
     unit_text,
 )
 from tests.patience import PATIENCE, one_within, until
@@ -624,6 +627,15 @@ def test_a_power_cut_in_mid_deployment_boots_the_live_release(place: Place) -> N
     assert state.release("0002-b").state == "abandoned"
     assert [line["op"] for line in audit(place)][-1] == "recover.converge"
     assert not client.observe({SERVICE: PORT}).lease.valid
+
+
+def test_a_power_cut_brings_the_service_back_that_had_made_room(place: Place) -> None:
+    client, other = place.operator(), make_other_live(place)
+    take_its_place(place, client, other, "0001-a")
+    client = restarted(place)
+    until(lambda: other_service(client) == ("0001-m", True))
+    state = until(lambda: found if (found := observe(client)).transition is None else None)
+    assert (state.running, state.candidate, state.enabled) == (None, None, False)
 
 
 def test_a_power_cut_right_after_the_first_promotion_boots_the_new_release(place: Place) -> None:

@@ -27,10 +27,13 @@ from tests.host.host_contract import (
     converge_unasked,
     finish,
     go_live,
+    make_other_live,
     make_place,
     observe,
+    other_service,
     stage,
     stop,
+    take_its_place,
     unit_text,
 )
 from tests.patience import PATIENCE, until
@@ -414,6 +417,32 @@ def test_converge_without_any_live_release_stops_the_candidate(place: Place) -> 
     state = observe(client)
     assert (state.running, state.candidate, state.transition, state.live) == (None, None, None, None)
     assert not state.enabled
+
+
+def test_a_service_that_made_room_comes_back_unless_the_release_was_promoted(place: Place) -> None:
+    client, other = place.operator(), make_other_live(place)
+    take_its_place(place, client, other, "0001-a")
+    answer = converge(client)
+    assert [(item.service, item.started) for item in answer.returned] == [("mini", True)]
+    assert other_service(client) == ("0001-m", True)
+    assert (observe(client).running, observe(client).transition) == (None, None)
+
+    started = take_its_place(place, client, other, "0002-b")
+    text = unit_text("0002-b", place, candidate=False)
+    client.promote(SERVICE, "0002-b", text, expect_live=None, expect_invocation=started.invocation_id)
+    assert converge(client).serving
+    assert (observe(client).running.release, other_service(client)) == ("0002-b", (None, False))
+
+
+def test_nothing_is_started_beside_a_service_that_excludes_it(place: Place) -> None:
+    client, other = place.operator(), make_other_live(place)
+    place.script("0001-a", port=PORT)
+    stage(client, "0001-a")
+    begin(client, None, "0001-a", exclusive=(other,))
+    with pytest.raises(AgentError) as caught:
+        client.unit_start(SERVICE, "0001-a", unit_text("0001-a", place))
+    assert caught.value.code == "excluded"
+    assert (observe(client).running, other_service(client)) == (None, ("0001-m", True))
 
 
 def test_a_service_that_was_stopped_is_not_started_unasked(place: Place) -> None:

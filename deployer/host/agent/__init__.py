@@ -21,7 +21,7 @@ SHARED = ("metrics", "reach")
 MODULES = (
     ("base", "files", "procs", "machine", "gpus")  # what all use
     + ("lease", "greet", "service", "survey", "look")  # what there is
-    + ("releases", "transition", "stop", "converge", "watch", "run")  # what is done
+    + ("releases", "stop", "exclusion", "transition", "converge", "watch", "run")  # what is done
     + ("guard", "main")  # who does it
 )
 

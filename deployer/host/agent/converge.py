@@ -9,6 +9,7 @@ from typing import Any, Callable, List, Optional
 from deployer.reach import HEALTH_TIMEOUT, collides, reachable
 
 from .base import Call, Fail, Json, operation
+from .exclusion import make_room, refuse_rivals, rivals, stopped_any
 from .files import remove_file, set_aside, write_link
 from .lease import Session
 from .machine import is_down, is_up
@@ -18,6 +19,7 @@ from .stop import STOP_TIMEOUT, stop_service
 from .transition import await_invocation, begin_start, end_transition, install
 
 TRIES = 2  # of /health, before a server that listens counts as hung
+RETURNED = ("started", "invocation_id", "cursor", "started_boottime")  # what `watch` needs of one brought back
 READY_LINE = "fired up and ready to roll"  # the engine logs it when /health begins to answer 200
 
 
@@ -35,6 +37,8 @@ class Converging:
         self.cursor: Optional[str] = None
         self.port = int(args.get("port") or 0)
         self.patience = float(args.get("ready_timeout") or 0.0)
+        self.exclusive: Any = args.get("exclusive")
+        self.returned: List[Json] = []
 
     def did(self, action: str) -> None:
         self.actions.append(action)
@@ -45,14 +49,23 @@ class Converging:
         transition = service.transition(damage)
         live, has_live = service.live_release(), os.path.exists(service.live_path)
         promoted = bool(transition and has_live and transition["to"] == live)
-        wanted = bool(self.args.get("start")) or promoted
-        want_up = wanted or bool(transition and transition.get("was_active"))
-        want_enabled = wanted or bool(transition and transition.get("was_enabled"))
+        if transition:
+            self.exclusive = transition.get("exclusive") or self.exclusive
+        gives_way = bool(transition) and not promoted and stopped_any(self.exclusive)
+        wanted = promoted or (bool(self.args.get("start")) and not gives_way)
+        before = transition or self.args.get("before") or {}
+        want_up = wanted or bool(before.get("was_active"))
+        want_enabled = wanted or bool(before.get("was_enabled"))
         self.remove_what_is_not_live(live, has_live, bool(transition or damage))
         serving = False
+        if promoted:
+            for name in make_room(self.session, self.call, service.name, self.exclusive):
+                self.did(f"{name} stopped and disabled")
         if has_live:
             self.put_in_force(want_enabled)
             serving = self.bring_up(live, want_enabled if self.at_boot else want_up)
+        if gives_way:
+            self.bring_back(stays=has_live and (want_up or want_enabled))
         with self.session.holding():
             self.mark_manifests(live if has_live else None, transition)
             aside = set_aside(service.transition_path, TRANSITION)
@@ -70,7 +83,23 @@ class Converging:
             "cursor": self.cursor,
             "started_boottime": self.start["started_boottime"] if self.start else None,
             "serving": serving,
+            "returned": self.returned,
         }
+
+    def bring_back(self, stays: bool) -> None:
+        """Make the services that were stopped for the change what they were; not beside ours, if that ``stays``."""
+        for other, item in rivals(self.machine, self.exclusive):
+            if stays:
+                self.did(f"{other.name} is left stopped and disabled")
+                continue
+            args = {name: item.get(name) for name in ("port", "stop_timeout", "ready_timeout")}
+            args.update(service=other.name, before=item, exclusive=[{"service": self.service.name, "gives_way": True}])
+            args["await_ready"] = self.args.get("await_ready", True)
+            back = Converging(self.session, self.call, args, by_guard=self.by_guard, at_boot=self.at_boot)
+            result = back.run()
+            self.did(f"{other.name} is as it was: {'; '.join(result['actions']) or 'it had not been touched'}")
+            if item.get("was_active"):
+                self.returned.append(dict({key: result[key] for key in RETURNED}, service=other.name))
 
     def is_live(self, state: Json, live: Optional[str]) -> bool:
         """Whether the unit's main process was started from the live release."""
@@ -156,6 +185,7 @@ class Converging:
             self.did("start requested")
             return False
         else:
+            refuse_rivals(self.machine, self.exclusive, self.unit)
             self.refuse_strangers(live)
             with self.session.holding():
                 self.start = begin_start(self.service, self.service.live_path)
@@ -208,15 +238,10 @@ class Converging:
             raise Fail("port-taken", f"{text}: {self.unit} was not started", listeners=strangers)
 
     def strangers(self, live: Optional[str]) -> List[Json]:
-        address = self.args.get("address") or self.address_of(live) or ""
+        address = self.args.get("address") or self.service.argument(live, "--host")
         pids = self.service.pids()
         sockets = self.machine.listeners(self.port, pids) if self.port else []
         return [item for item in sockets if item["pid"] not in pids and collides(item["address"], address)]
-
-    def address_of(self, live: Optional[str]) -> Optional[str]:
-        """Where the live release listens, according to its command line."""
-        words = list(self.service.argv(live) or [])
-        return words[words.index("--host") + 1] if "--host" in words[:-1] else None
 
     def await_ready(self, seconds: float) -> bool:
         """Whether /health answers 200 from a process of the unit in time. Ends early if the unit fails."""

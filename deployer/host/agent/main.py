@@ -16,7 +16,7 @@ from .base import AUDITED, OPERATIONS, Call, Fail, Json, Operation
 from .lease import Session, audit
 from .machine import Machine
 
-LONG = ("unit.stop", "converge")  # audited when they begin, too
+LONG = ("unit.stop", "unit.exclude", "converge")  # audited when they begin, too
 EXIT_ABANDONED = 3
 EXIT_NOT_ROOT = 13
 TIDYING = 2.0  # seconds that programs of `run` have to end, and the folders that were made for them to go

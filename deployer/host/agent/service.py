@@ -22,6 +22,7 @@ TRANSITION: Shape = {
     "stop_timeout": NUMBER_OR_NONE,
     "port": NUMBER_OR_NONE,
     "started_boottime": NUMBER_OR_NONE,
+    "exclusive": (list, type(None)),
 }
 #: What the guard or recovery did last: when, which of the two, what and why, and what came of it.
 DEED: Shape = {"t": (int, float), "by": str, "what": str, "why": str, "result": str}
@@ -218,3 +219,13 @@ class Service:
         argvs = (item.get("argv") for item in self.manifests() if item["release"] == release)
         argv: Optional[List[str]] = next(argvs, None)
         return argv
+
+    def argument(self, release: Optional[str], flag: str) -> str:
+        """The value of a flag in a release's command line; empty if it is not given."""
+        words = self.argv(release) or []
+        return str(words[words.index(flag) + 1]) if flag in words[:-1] else ""
+
+    def port(self) -> int:
+        """Where the live release listens, by its command line; 0 if that does not say."""
+        text = self.argument(self.live_release(), "--port")
+        return int(text) if text.isdigit() else 0

@@ -10,6 +10,7 @@ from deployer.reach import unit_name
 
 from . import source
 from .base import Call, Fail, Json, operation, own_hash
+from .exclusion import make_room, recorded, refuse_rivals
 from .files import read_json, remove_file, set_aside, write_link
 from .lease import Session
 from .machine import is_down, is_up
@@ -120,6 +121,8 @@ def begin(session: Session, args: Json, call: Call) -> Json:
             "started": time.time(),
         }
         transition.update(earlier or {})
+        transition.setdefault("exclusive", recorded(machine, wanted.get("exclusive")))
+        wanted = {key: value for key, value in wanted.items() if key != "exclusive"}
         transition.update(wanted, boot_id=machine.boot_id, updated=time.time())
         install(service)
         machine.write_json(path, transition)
@@ -151,6 +154,13 @@ def end(session: Session, args: Json, call: Call) -> Json:
     with session.holding():
         end_transition(Service(session.machine, args["service"]))
     return {}
+
+
+@operation("unit.exclude", audited=True)
+def exclude(session: Session, args: Json, call: Call) -> Json:
+    """Stop and disable the services that the transition has recorded as not to run beside this one."""
+    service = Service(session.machine, args["service"])
+    return {"stopped": make_room(session, call, service.name, transition_of(service).get("exclusive"))}
 
 
 def begin_start(service: Service, path: str) -> Json:
@@ -191,8 +201,10 @@ def unit_start(session: Session, args: Json, call: Call) -> Json:
     if unit_release(args["text"]) != release:
         raise Fail("bad-request", f"the candidate's [X-Deployer] Release= is not {release}")
     with session.holding():
-        if transition_of(service)["to"] != release:
+        transition = transition_of(service)
+        if transition["to"] != release:
             raise Fail("moved", f"the transition under way is not to {release}")
+        refuse_rivals(machine, transition.get("exclusive"), service.unit)
         state = service.state()
         if not is_down(state):
             raise Fail("moved", f"{service.unit} is {state['ActiveState']}: it must be stopped first", unit=state)

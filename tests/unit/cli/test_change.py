@@ -18,13 +18,16 @@ from deployer.records.outcome import Plan
 PLAN = Plan("kimi", "tp8", "deploy", "0001-tp8", "0002-tp8", host="gpu1", interrupts=True)
 
 
-def asking(*, protected: bool, yes: bool = False, setting: bool = False, terminal: bool = True) -> AskAtTerminal:
+def asking(
+    *, protected: bool, yes: bool = False, setting: bool = False, terminal: bool = True, rivals: bool = False
+) -> AskAtTerminal:
     app = SimpleNamespace(
         interactive=terminal,
         as_json=True,
         settings=SimpleNamespace(yes=setting),
         console=Console(file=io.StringIO()),
         service=lambda: SimpleNamespace(protected=protected),
+        inventory=SimpleNamespace(rivals=lambda service: [SimpleNamespace(protected=rivals)]),
     )
     return AskAtTerminal(cast(Any, app), Reporter(), yes)
 
@@ -58,6 +61,8 @@ def test_the_name_of_a_protected_service_is_typed(monkeypatch: pytest.MonkeyPatc
 def test_a_setting_answers_for_no_protected_service() -> None:
     assert asking(protected=False, setting=True).given(PLAN)
     assert asking(protected=True, yes=True).given(PLAN)
+    with pytest.raises(ConsentRequired):  # nor where the other one, which it would stop, is protected
+        asking(protected=False, rivals=True, setting=True, terminal=False).possible(PLAN)
     asking(protected=True, yes=True, terminal=False).possible(PLAN)
     with pytest.raises(ConsentRequired, match="kimi on gpu1"):
         asking(protected=True, setting=True, terminal=False).possible(PLAN)
