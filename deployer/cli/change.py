@@ -50,8 +50,8 @@ class AskAtTerminal:
         if not self._app.as_json:
             self._show(plan)
         raise ConsentRequired(
-            f"{plan.stopped} of {plan.place} would be stopped, and there is no terminal to confirm on; "
-            "nothing was changed",
+            f"{plan.stopped} would be stopped {'for' if plan.displaces else 'on'} {plan.place}, and there is no "
+            "terminal to confirm on; nothing was changed",
             phase=Step.CONSENT,
             detail={"plan": plan.as_json()},
         )

@@ -62,3 +62,31 @@ def test_each_is_left_alone_by_the_other(site: Site) -> None:
     assert "sglang-kimi.service" in refused["message"]
     assert "another service of deployer's" in str(refused)
     assert site.invocation() == before
+
+
+def states(site: Site) -> dict[str, str]:
+    """What systemd says of each service: enabled or not, running or not."""
+    return {
+        name: " ".join(
+            site.host.run(["sh", "-c", f"systemctl is-{what} sglang-{name}.service || true"]).strip()
+            for what in ("enabled", "active")
+        )
+        for name in ("kimi", "mini")
+    }
+
+
+def test_of_two_that_exclude_each_other_only_one_runs(site: Site) -> None:
+    two(site, "gpus = [0, 1]", 'gpus = [0, 1]\nexclusive_with = ["kimi"]')
+    assert site.json("apply", "tp2", "--yes", "-s", "mini")["outcome"] == "live"
+    assert site.json("apply", "pp2", "-s", "kimi", expect=2)["plan"]["displaces"] == ["mini"]
+
+    site.fault("crash-in-load", when_argv_contains="--pp-size")
+    failed = site.json("apply", "pp2", "--yes", "-s", "kimi", expect=5)
+    assert failed["message"] == "mini is serving again and healthy; kimi is down, as it was before"
+    assert states(site)["mini"] == "enabled active"
+
+    site.fault("clear")
+    assert site.json("apply", "pp2", "--yes", "-s", "kimi")["outcome"] == "live"
+    assert states(site) == {"kimi": "enabled active", "mini": "disabled inactive"}
+    refused = site.json("converge", "--yes", "-s", "mini", expect=3)
+    assert "kimi runs on the GPUs or the port of mini" in refused["message"]
