@@ -16,6 +16,7 @@ from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.config.secrets import Secret
 from deployer.errors import ConfigError
+from deployer.reach import unit_name
 from deployer.sglang.flags.arguments import LaunchArguments
 from deployer.sglang.rules import RULES, Facts, launch_arguments
 from deployer.units import quoting
@@ -104,6 +105,7 @@ def build_bundle(
         "release": release,
         "service": service.name,
         "profile": profile.name,
+        "conflicts": [unit_name(name) for name in service.exclusive_with],
         "user": service.user,
         "working_directory": service.home or "/",
         "argv": argv,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from deployer_rehearsal import hosts
 from tests.e2e.conftest import Site
+from tests.patience import until
 
 
 def two(site: Site, first: str, second: str) -> None:
@@ -90,3 +92,10 @@ def test_of_two_that_exclude_each_other_only_one_runs(site: Site) -> None:
     assert states(site) == {"kimi": "enabled active", "mini": "disabled inactive"}
     refused = site.json("converge", "--yes", "-s", "mini", expect=3)
     assert "kimi runs on the GPUs or the port of mini" in refused["message"]
+
+    # Enabled by hand, both would start at boot: systemd has to choose.
+    site.host.run(["systemctl", "enable", "sglang-mini.service"])
+    site.host.run(["sync"])
+    hosts.powercut(site.host)
+    until(lambda: "enabled active" in states(site).values())
+    assert sorted(states(site).values()) == ["enabled active", "enabled inactive"]

@@ -149,6 +149,17 @@ def test_a_small_service() -> None:
     assert "--config" not in made.argv
 
 
+def test_units_that_exclude_each_other_conflict() -> None:
+    common = {"host": "box", "model": "/m", "engine": {"python": "/p"}}
+    services = {"a": common, "b": {**common, "exclusive_with": ["a", "c"]}, "c": {**common, "exclusive_with": ["a"]}}
+    site = inventory_from({"hosts": {"box": {"gpus": 8}}, "services": services}, Path("i.toml"))
+    profile = load_profile("tp8", profile_folders())
+    rendered = build_bundle(site.service("a"), site.host("box"), profile, "0.5.12.post1", "0001-tp8")
+    for text in (rendered.unit, rendered.candidate):
+        assert section(text, "Unit")["Conflicts"] == "sglang-b.service sglang-c.service"
+    assert "Conflicts" not in section(bundle(**FULL).unit, "Unit")
+
+
 def test_secrets_are_only_in_their_files() -> None:
     made = bundle(**FULL)
     assert made.files["config.yaml"] == {"text": 'api-key: "sk-hunter2"\n', "mode": 0o600}
