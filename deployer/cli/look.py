@@ -74,7 +74,7 @@ def status(app: App, watch: bool, interval: float, verbose: bool, strict: bool) 
 
 def status_code(report: StatusReport, strict: bool) -> int:
     """Return the exit code of a service's status; ``strict``: 10 if the host differs from its live release."""
-    if not report.health.ok or report.unattended:
+    if report.unattended or not (report.health.ok or report.gave_way):
         return 6
     return 10 if strict and report.drift else 0
 

@@ -29,6 +29,8 @@ class StatusReport:
     drift: tuple[str, ...]
     now: float
     differences: tuple[Difference, ...] = ()
+    gave_way: tuple[str, ...] = ()
+    """The services that run in its place, on the same GPUs or port, while it is down and disabled for them."""
 
     @property
     def state(self) -> ServiceState:
@@ -102,6 +104,7 @@ class StatusReport:
             "guard": state.guard.active,
             "last_guard": encode(state.guard.last),
             "unattended": self.unattended,
+            "gave_way": list(self.gave_way),
             "drift": list(self.drift),
             "differences": encode(self.differences),
             "gpus": [_part(gpu, *_GPU) for gpu in self.observed.gpus or ()],
@@ -120,6 +123,11 @@ def status(session: Session) -> StatusReport:
     service, host = session.service.name, session.host_config.name
     state = observed.services[service]
     found = differences(service, observed)
+    away = state.at_rest and not state.enabled and state.transition is None
+    gave_way = session.displaced() if away else ()
+    if gave_way:  # which is why it neither runs nor would be started
+        expected = ("process", "enablement") if state.recover_enabled else ("process",)
+        found = tuple(item for item in found if item.kind not in expected)
     words = drift(state, found)
     if state.live:
         actual, configured = session.endpoint(state.live_release), session.configured
@@ -127,7 +135,7 @@ def status(session: Session) -> StatusReport:
             words.append(
                 f"the live release listens on {actual}, the inventory has {configured}: the next apply moves it"
             )
-    return StatusReport(service, host, observed, health.result(state), tuple(words), time.time(), found)
+    return StatusReport(service, host, observed, health.result(state), tuple(words), time.time(), found, gave_way)
 
 
 def drift(state: ServiceState, found: Iterable[Difference]) -> list[str]:

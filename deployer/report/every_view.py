@@ -66,7 +66,7 @@ def status_line(report: StatusReport) -> Line:
         parts.append(f"{(release.profile if release else '') or '?'} ({state.live.release or '?'}){since}")
         if release and release.bench_summary:
             parts.append(str(release.bench_summary))
-    if state.live and not report.health.ok:
+    if state.live and not report.health.ok and not report.gave_way:
         parts.append(f"/health: {report.health.status}")
     if change:
         parts.append(

@@ -66,6 +66,8 @@ def status_mark(report: StatusReport) -> str:
     """Return how the service is, in a word (markup)."""
     if report.state.transition:
         return "[yellow]● changing[/yellow]"
+    if report.gave_way:
+        return f"[dim]○ stopped: {escape(' and '.join(report.gave_way))} runs in its place[/dim]"
     if not report.state.live and report.state.at_rest:
         return "[dim]○ nothing deployed yet[/dim]"
     return "[green]● healthy[/green]" if report.ok else "[red]● not healthy[/red]"

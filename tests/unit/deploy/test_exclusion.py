@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deployer.cli.look import status_code
 from deployer.config.inventory import inventory_from
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy.apply import apply, preview
@@ -13,7 +14,9 @@ from deployer.deploy.reporter import Reporter
 from deployer.deploy.rollback import converge, converge_plan, rollback
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, ConsentRequired, Refused
+from deployer.inspect.status import status
 from deployer.records.outcome import Outcome
+from deployer.report.service_view import status_mark
 from tests.fakes.host import Engine, FakeHost, FakeWorld
 from tests.unit.deploy.test_apply import TP1, Agreed, Nobody, engine, world
 
@@ -122,6 +125,19 @@ def test_converge_starts_nothing_beside_the_other(site: FakeWorld) -> None:
     with session(site) as opened, pytest.raises(Refused):
         converge_plan(opened)
     assert running(site) == before
+
+
+def test_the_status_of_one_that_made_room_says_for_whom(site: FakeWorld) -> None:
+    run(site)
+    with session(site, "mini") as opened:
+        report = status(opened)
+    assert (report.gave_way, report.differences, status_code(report, strict=False)) == (("kimi",), (), 0)
+    assert "kimi runs in its place" in status_mark(report)
+    assert not report.ok
+    site.service("kimi").end("inactive")
+    with session(site, "mini") as opened:
+        report = status(opened)
+    assert (report.gave_way, status_code(report, strict=False)) == ((), 6)
 
 
 def test_nothing_is_stopped_that_is_being_changed_itself(site: FakeWorld) -> None:
