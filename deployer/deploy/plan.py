@@ -103,6 +103,7 @@ def make_plan(
         changes=tuple(changes),
         differences=tuple(differences),
         displaces=tuple(displaces),
+        strays=state.strays if restart else (),
         interrupts=restart and (bool(displaces) or not state.at_rest),
         downtime=downtime,
         downtime_basis=basis,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from deployer.bench.runner import Target, choose_place
 from deployer.config.inventory import HostConfig, ServiceConfig
@@ -10,7 +11,7 @@ from deployer.deploy.drift import decisive
 from deployer.errors import ConfigError
 from deployer.reach import collides, unit_name
 from deployer.records.endpoint import Endpoint
-from deployer.records.hardware import GpuProcess, Listener
+from deployer.records.hardware import GpuProcess, Listener, UnitOwner, described
 from deployer.records.host import HostState, ServiceState
 from deployer.records.outcome import Objection
 from deployer.records.release import Release
@@ -42,7 +43,7 @@ def objections(
         *installation(observed, service),
         *_gpus(observed, host, service, state, release),
         *(_bench(observed, service, release) if measured else ()),
-        *_port(service, state),
+        *_port(service, state, observed.units),
         *overruled(service, state),
         *_lost_unit(state, release),
         *_disk(observed, host),
@@ -116,18 +117,23 @@ def _gpus(
 def _held(
     observed: HostState, service: ServiceConfig, state: ServiceState, gpus: Collection[int]
 ) -> Iterator[Objection]:
-    own = set(state.running.pids) if state.running else set()
+    own = _own(state)
     units = _making_room(service)
+    holders: dict[str | None, list[GpuProcess]] = {}
     for process in observed.gpu_processes:
-        if process.gpu not in gpus or process.pid in own or process.unit in units:
-            continue
-        amount = f" {process.memory / 1024**3:.1f} GiB" if process.memory else " memory"
+        if process.gpu in gpus and process.pid not in own and process.unit not in units:
+            holders.setdefault(_service_of(process.unit), []).append(process)
+    for owner, processes in holders.items():
+        amount = sum(process.memory or 0 for process in processes)
+        numbers = sorted({str(process.gpu) for process in processes})
         yield Objection(
             "gpu-held",
-            f"GPU {process.gpu} is in use: {_described(process)} holds{amount}",
+            f"GPU {', '.join(numbers)} {'is' if len(numbers) == 1 else 'are'} in use: "
+            f"{_described(processes, observed.units)} {'holds' if len(processes) == 1 else 'hold'}"
+            + (f" {amount / 1024**3:.1f} GiB" if amount else " memory"),
             "that is another service of deployer's: give the two different GPUs, or declare exclusive_with"
-            if (process.unit or "").startswith("sglang-")
-            else f"stop it on the host (`kill {process.pid}`), or give the service other GPUs",
+            if _deployed(owner, observed.units)
+            else f"{_ending(owner, processes)}, or give the service other GPUs",
         )
 
 
@@ -136,9 +142,39 @@ def _making_room(service: ServiceConfig) -> set[str]:
     return {unit_name(name) for name in (service.name, *service.exclusive_with)}
 
 
-def _described(process: GpuProcess | Listener) -> str:
-    unit = f", {process.unit}" if process.unit else ""
-    return f"{process.comm or 'a process'} (pid {process.pid}{unit})"
+def _own(state: ServiceState) -> set[int]:
+    """Return the service's processes. Its strays are no obstacle: the stop ends them, after consent."""
+    return {*(state.running.pids if state.running else ()), *(item.pid for item in state.strays)}
+
+
+def _service_of(unit: str | None) -> str | None:
+    """Return the unit if stopping it ends its processes and nobody's session; else None."""
+    return unit if unit and unit.endswith(".service") and not unit.startswith("user@") else None
+
+
+def _deployed(unit: str | None, units: Mapping[str, UnitOwner]) -> bool:
+    """Return whether a unit is another service of deployer's, whatever its name."""
+    return unit is not None and unit in units and units[unit].release is not None
+
+
+def _ending(unit: str | None, processes: Sequence[GpuProcess | Listener]) -> str:
+    """Return the one command that ends processes for good: systemd starts some again that are only killed."""
+    if unit is not None:
+        return f"run `systemctl stop {shlex.quote(unit)}` on the host"
+    pids = sorted({item.pid for item in processes if item.pid is not None})
+    return f"run `kill {' '.join(map(str, pids))}` on the host" if pids else "stop it"
+
+
+def _described(processes: Sequence[GpuProcess | Listener], units: Mapping[str, UnitOwner]) -> str:
+    """Return processes in words, each once, with their unit and whether systemd starts it again."""
+    texts = []
+    for item in processes:
+        owner = units.get(item.unit or "")
+        if item.pid is None:
+            texts.append("a process that cannot be seen from here")
+        else:
+            texts.append(described(item.pid, item.comm, item.unit, owner.restart if owner else ""))
+    return ", ".join(dict.fromkeys(texts))
 
 
 def _bench(observed: HostState, service: ServiceConfig, release: Release | None) -> Iterator[Objection]:
@@ -167,17 +203,20 @@ def _layout(release: Release | None) -> tuple[int, list[int]]:
     return tp * pp * replicas, places
 
 
-def _port(service: ServiceConfig, state: ServiceState) -> Iterator[Objection]:
-    own = set(state.running.pids) if state.running else set()
+def _port(service: ServiceConfig, state: ServiceState, units: Mapping[str, UnitOwner]) -> Iterator[Objection]:
+    own = _own(state)
     for listener in state.listeners:
         ours = listener.unit in _making_room(service) or listener.pid in own
         if ours or not collides(listener.address, service.bind):
             continue
-        owner = "a process that cannot be seen from here" if listener.pid is None else _described(listener)
+        owner = _service_of(listener.unit)
         yield Objection(
             "port-taken",
-            f"port {service.port} is already answered by {owner} on {listener.address}",
-            "stop it, or give the service another port; SGLang would load the whole model and then hang",
+            f"port {service.port} is already answered by {_described([listener], units)} on {listener.address}",
+            "that is another service of deployer's: give the two different ports, or declare exclusive_with"
+            if _deployed(owner, units)
+            else f"{_ending(owner, [listener])}, or give the service another port; "
+            "SGLang would load the whole model and then hang",
         )
 
 

@@ -63,7 +63,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
         displaces=session.displaced(),
         host=session.host_config.name,
     )
-    plan = replace(plan, action="deploy", release=release.release, restart=True)
+    plan = replace(plan, action="deploy", release=release.release, restart=True, strays=state.strays)
     plan = replace(plan, interrupts=bool(plan.displaces) or not state.at_rest)
     reporter.done(f"back to {release.release} ({release.profile})")
     for difference in (*plan.differences, *proof_differences(release, observed)):
@@ -141,7 +141,7 @@ def converge_plan(session: Session) -> Plan:
 def equal_plan(session: Session, observed: HostState, *, healthy: bool) -> Plan | None:
     """Return how the host is made equal to its live release; None if there is none, or its folder is gone.
 
-    Consent is needed if what serves has to be started again.
+    Consent is needed if what serves has to be started again, or old processes have to be ended.
     """
     service = session.service.name
     state = observed.services[service]
@@ -154,4 +154,4 @@ def equal_plan(session: Session, observed: HostState, *, healthy: bool) -> Plan 
         )
     found = differences(service, observed)
     plan = make_plan(state, live, healthy=healthy, differences=found, host=session.host_config.name)
-    return replace(plan, interrupts=bool(plan.restart_reasons) and not state.at_rest)
+    return replace(plan, interrupts=bool(plan.restart_reasons or plan.strays) and not state.at_rest)

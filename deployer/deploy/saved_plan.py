@@ -25,6 +25,7 @@ def basis(plan: Plan, candidate: Release, observed: HostState) -> dict[str, str]
         "the live unit file": _digest(state.live.text if state.live else None),
         "its drop-ins": _digest([*state.shadows, *state.unit.drop_ins]),
         "what runs": state.running_name or "nothing",
+        "its old processes": " ".join(str(item.pid) for item in state.strays) or "none",
         "the newest release": str(max((item.number for item in state.releases), default=0)),
         "how the host differs from it": _digest([item.text for item in plan.differences]),
         "what is to be done": plan.action,

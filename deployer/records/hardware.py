@@ -11,6 +11,33 @@ from deployer.records.codec import Json, Record
 
 
 @dataclass(frozen=True, slots=True)
+class Process(Record):
+    """A process with its control group, and the unit that this belongs to."""
+
+    pid: int
+    comm: str | None = None
+    cgroup: str | None = None
+    unit: str | None = None
+
+    def __str__(self) -> str:
+        return described(self.pid, self.comm, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOwner(Record):
+    """A unit that a process belongs to: its ``Restart=``, and its release if it is a service of deployer's."""
+
+    restart: str = ""
+    release: str | None = None
+
+
+def described(pid: int, comm: str | None, unit: str | None, restart: str = "") -> str:
+    """Return a process in words, with its unit and what that does when the process ends."""
+    policy = f", Restart={restart}" if restart else ""
+    return f"{comm or 'a process'} (pid {pid}{f', {unit}{policy}' if unit else ''})"
+
+
+@dataclass(frozen=True, slots=True)
 class Listener(Record):
     """A TCP socket in LISTEN. ``pid`` is None if the owner cannot be seen."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from deployer.records.answers import DropIn
 from deployer.records.codec import Record, Tolerant, named
 from deployer.records.failure import PhaseTime
-from deployer.records.hardware import EngineFacts, Gpu, GpuProcess, Listener, ModelFacts
+from deployer.records.hardware import EngineFacts, Gpu, GpuProcess, Listener, ModelFacts, Process, UnitOwner
 from deployer.records.release import Release
 from deployer.text import age, moment
 
@@ -223,6 +223,8 @@ class ServiceState(Record):
     recover_enabled: bool = False
     enabled: bool = False
     listeners: tuple[Listener, ...] = ()
+    strays: tuple[Process, ...] = ()
+    """Processes of an earlier start outside the unit, which hold a GPU or the port. A stop ends them."""
     shadows: tuple[str, ...] = ()
     drop_ins: tuple[DropIn, ...] = ()
     problems: tuple[str, ...] = ()
@@ -259,7 +261,7 @@ class ServiceState(Record):
     @property
     def at_rest(self) -> bool:
         """Whether nothing of the service runs or is about to; a unit between two automatic restarts is about to."""
-        return self.running is None and self.unit.active in ("inactive", "failed")
+        return self.running is None and self.unit.active in ("inactive", "failed") and not self.strays
 
     @property
     def next_number(self) -> int:
@@ -280,6 +282,8 @@ class HostState(Record):
     hold: Hold | None = None
     gpus: tuple[Gpu, ...] | None = None
     gpu_processes: tuple[GpuProcess, ...] = ()
+    units: dict[str, UnitOwner] = field(default_factory=dict)
+    """Units, other than the services', of those that hold a GPU or a service's port."""
     disk_free: int = 0
     engine: EngineFacts | None = None
     model: ModelFacts | None = None

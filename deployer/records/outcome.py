@@ -9,6 +9,7 @@ from deployer.records.codec import Record, named, unwritten
 from deployer.records.drift import Change, Difference
 from deployer.records.effect import InEffect
 from deployer.records.failure import Failure, PhaseTime
+from deployer.records.hardware import Process
 from deployer.records.verdict import Verdict
 
 
@@ -29,7 +30,8 @@ class Plan(Record):
     again, by ``restart``) or ``deploy``. ``differences`` are those of the host from its live release.
     ``displaces`` are the services that run on the same GPUs or port and are stopped and disabled for it.
     ``unit_only`` are keys of the unit that differ besides and need no restart; ``unit_diff`` is all of the unit's
-    difference as text. ``downtime`` is in seconds, from this service's earlier starts; None if there were none.
+    difference as text. ``strays`` are processes of earlier starts that are ended, too.
+    ``downtime`` is in seconds, from this service's earlier starts; None if there were none.
     """
 
     service: str
@@ -44,6 +46,7 @@ class Plan(Record):
     displaces: tuple[str, ...] = ()
     unit_only: tuple[Change, ...] = unwritten(default=())
     unit_diff: str = ""
+    strays: tuple[Process, ...] = ()
     interrupts: bool = named("interrupts_live", default=False)
     downtime: float | None = named("expected_downtime_s", default=None)
     downtime_basis: str = ""

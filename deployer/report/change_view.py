@@ -37,6 +37,10 @@ def plan_view(
         parts.append(Text.from_markup(f"[yellow]drift:[/yellow] {escape(str(difference))}"))
     if plan.unit_diff and diff:
         parts.append(diff_view(plan.unit_diff))
+    if plan.strays:
+        names = escape(", ".join(map(str, plan.strays)))
+        text = f"[bold]Old processes of {escape(plan.service)} are ended:[/bold] {names}, left by an earlier start."
+        parts.append(Text.from_markup(text))
     if plan.interrupts:
         downtime = plan.downtime_basis
         if plan.downtime:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -72,6 +73,8 @@ class FakeMachine(Machine):
         self.kernel_log: tuple[str, ...] = ()
         self.strangers: list[Json] = []
         """Listeners of other programs."""
+        self.left: dict[int, signal.Signals | None] = {}
+        """Processes outside their unit, which hold its port and 1 GiB of a GPU, and the signal that ends each."""
         self.skipped = 0.0
         self.pids = itertools.count(1000)
         self.place(tempfile.mkdtemp(prefix="deployer-fake-"))
@@ -88,6 +91,7 @@ class FakeMachine(Machine):
     def copy(self, engines: dict[str, Engine]) -> FakeMachine:
         """Another machine in the same state."""
         other = copy.copy(self)
+        other.left = dict(self.left)
         other.engines, other.units, other.journal = engines, copy.deepcopy(self.units), list(self.journal)
         other.place(tempfile.mkdtemp(prefix="deployer-fake-"))
         shutil.copytree(self.folder, other.folder, symlinks=True, dirs_exist_ok=True)
@@ -97,6 +101,7 @@ class FakeMachine(Machine):
         """Lose what is in memory. Nothing is started: that is recover's, or systemd's."""
         self.boot_id = secrets.token_hex(8)
         self.units.clear()
+        self.left.clear()
         for folder in (self.run_dir, self.volatile_dir):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -201,11 +206,21 @@ class FakeMachine(Machine):
     def name_of(self, pid: int | None) -> str:
         return next((name for name in self.units if pid and self.unit(name).pid == pid), "")
 
+    def leave_behind(self, name: str, ends: signal.Signals | None = signal.SIGTERM) -> int:
+        """Have a unit end, but for a process of it that stands outside. Return its pid."""
+        pid = self.unit(name).pid
+        self.end(name, "inactive")
+        self.left[pid] = ends
+        return pid
+
+    def birth(self, pid: int) -> int | None:
+        return 7 * pid if self.name_of(pid) or pid in self.left else None
+
     def unit_pids(self, unit: str) -> list[int]:
         return [self.unit(unit).pid] if self.unit(unit).pid else []
 
     def process_stat(self, pid: int) -> list[str]:
-        return ["S"] if self.name_of(pid) else []
+        return ["S"] if self.name_of(pid) or pid in self.left else []
 
     def process(self, pid: int) -> Json | None:
         name = self.name_of(pid)
@@ -230,13 +245,16 @@ class FakeMachine(Machine):
         name = self.name_of(pid) or None
         return {
             "pid": pid,
-            "comm": name and "python",
+            "comm": "python" if name or pid in self.left else None,
             "cgroup": name and f"/system.slice/{name}",
             "unit": name,
         }
 
-    def kill(self, pid: int) -> None:
-        self.end(self.name_of(pid))
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        if pid not in self.left:
+            self.end(self.name_of(pid))
+        elif self.left[pid] in (signal.SIGTERM, number):
+            del self.left[pid]
 
     # -- journal ------------------------------------------------------------------------------------------------
 
@@ -293,7 +311,8 @@ class FakeMachine(Machine):
 
     def listeners(self, port: int, first: list[int] | None = None) -> list[Json]:
         ours = [dict(self.describe(unit.pid), address="127.0.0.1", port=port) for unit in self.serving(port)]
-        return [*ours, *self.strangers]
+        left = [dict(self.describe(pid), address="127.0.0.1", port=port) for pid in self.left]
+        return [*ours, *left, *self.strangers]
 
     def connections(self, port: int, bound: str) -> int:
         return 0
@@ -319,4 +338,6 @@ class FakeMachine(Machine):
         return {"status": status, "headers": {}, "body": text, "seconds": 0.001}
 
     def nvidia_smi(self, query: str, until: float | None = None) -> list[list[str | None]] | None:
-        return None
+        if not self.left or not query.startswith("--query-compute-apps"):
+            return None
+        return [["GPU-0", str(pid), "1024"] for pid in self.left]

@@ -20,7 +20,7 @@ SHARED = ("metrics", "reach")
 #: The modules, each after those it imports.
 MODULES = (
     ("base", "files", "procs", "machine", "gpus")  # what all use
-    + ("lease", "greet", "service", "survey", "look")  # what there is
+    + ("lease", "greet", "service", "survey", "strays", "look")  # what there is
     + ("releases", "stop", "exclusion", "transition", "converge", "watch", "run")  # what is done
     + ("guard", "main")  # who does it
 )

@@ -16,6 +16,7 @@ from .machine import is_down, is_up
 from .releases import update_manifest
 from .service import TRANSITION, Service
 from .stop import STOP_TIMEOUT, stop_service
+from .strays import remember, strays
 from .transition import await_invocation, begin_start, end_transition, install
 
 TRIES = 2  # of /health, before a server that listens counts as hung
@@ -186,6 +187,9 @@ class Converging:
             return False
         else:
             refuse_rivals(self.machine, self.exclusive, self.unit)
+            if strays(self.service, self.port):
+                self.stop(0.0)
+                self.did("ended old processes of the service outside its unit")
             self.refuse_strangers(live)
             with self.session.holding():
                 self.start = begin_start(self.service, self.service.live_path)
@@ -239,7 +243,7 @@ class Converging:
 
     def strangers(self, live: Optional[str]) -> List[Json]:
         address = self.args.get("address") or self.service.argument(live, "--host")
-        pids = self.service.pids()
+        pids = self.service.pids() + [item["pid"] for item in strays(self.service, self.port)]
         sockets = self.machine.listeners(self.port, pids) if self.port else []
         return [item for item in sockets if item["pid"] not in pids and collides(item["address"], address)]
 
@@ -254,6 +258,7 @@ class Converging:
             for listener in self.service.listeners(self.port)[:1]:
                 timeout = min(HEALTH_TIMEOUT, max(3.0, deadline - self.machine.boottime()))
                 if self.health(listener["address"], timeout) == "200":
+                    remember(self.service)
                     self.did("serving")
                     return True
             if self.machine.boottime() >= deadline:

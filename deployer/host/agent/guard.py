@@ -13,6 +13,7 @@ from .lease import Session, audit, lease_view, read_lease
 from .machine import Machine, is_up
 from .releases import update_manifest
 from .service import Service, unit_file
+from .strays import remember
 from .transition import GUARD_DONE, end_transition, patch_transition
 
 POLL = 0.5
@@ -143,6 +144,7 @@ def look(session: Session, service: Service) -> bool:
     if transition is None:
         return False
     left = raw if raw and lease and lease["valid"] and left_by_a_guard(service, raw) else None
+    remember(service)
     if lease and lease["valid"] and not left:
         return True
     what, why = verdict(service, transition, lease)

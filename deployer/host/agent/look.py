@@ -6,12 +6,15 @@ import os
 import time
 from typing import Iterable, List, Optional
 
+from deployer.reach import unit_name
+
 from .base import Call, Json, checked, operation
 from .files import read_text
 from .gpus import Sampler, gpu_facts
 from .lease import Session, lease_view, read_hold, read_lease
-from .machine import SMI_TIMEOUT
+from .machine import SMI_TIMEOUT, Machine
 from .service import Service, unit_file
+from .strays import strays
 from .survey import engine_facts, model_facts
 
 LONGEST = 60.0  # seconds that one `sample` takes at most
@@ -36,6 +39,7 @@ def service_state(service: Service, port: int, problems: List[str]) -> Json:
         "recover_enabled": os.path.exists(service.recover_link),
         "enabled": service.is_enabled(),
         "listeners": machine.listeners(port, pids) if port else [],
+        "strays": strays(service, port),
         "shadows": service.shadows(state),
         "drop_ins": service.drop_ins(state),
         "problems": problems,
@@ -55,6 +59,16 @@ def disk(path: str) -> Json:
     return {"free": space.f_bavail * space.f_frsize, "total": space.f_blocks * space.f_frsize}
 
 
+def owners(machine: Machine, processes: Iterable[Json], ours: Iterable[str]) -> Json:
+    """Whose processes these are: of each unit but ``ours`` its restart policy, and its release if it is deployer's."""
+    units = {item["unit"] for item in processes if (item["unit"] or "").endswith(".service")} - {*ours}
+    states = {unit: machine.unit_state(unit) for unit in sorted(units)}
+    return {
+        unit: {"restart": state["Restart"], "release": (unit_file(state["FragmentPath"]) or {}).get("release")}
+        for unit, state in states.items()
+    }
+
+
 @operation("observe")
 def observe(session: Session, args: Json, call: Call) -> Json:
     machine = session.machine
@@ -67,8 +81,10 @@ def observe(session: Session, args: Json, call: Call) -> Json:
         item["service"]: service_state(Service(machine, item["service"]), item.get("port") or 0, problems)
         for item in args.get("services") or []
     }
+    seen = [*processes, *(item for state in services.values() for item in state["listeners"])]
     return {
         "boot_id": machine.boot_id,
+        "units": owners(machine, seen, [unit_name(name) for name in services]),
         "lease": lease,
         "hold": read_hold(machine, problems),
         "services": services,

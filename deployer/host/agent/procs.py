@@ -133,6 +133,11 @@ class Processes:
         """The fields of ``/proc/PID/stat`` from the state on; empty if the process has ended."""
         return (read_text("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
 
+    def birth(self, pid: int) -> Optional[int]:
+        """When a process started, in clock ticks since the boot: with its pid that names it. None if it has ended."""
+        fields = self.process_stat(pid)
+        return None if fields[:1] in ([], ["Z"]) else int(fields[19])
+
     def process(self, pid: int) -> Optional[Json]:
         """A live process's argv, environment and start (epoch seconds); None if it has ended."""
         fields = self.process_stat(pid) if pid else []
@@ -165,9 +170,9 @@ class Processes:
             "unit": unit_of(cgroup) if cgroup else None,
         }
 
-    def kill(self, pid: int) -> None:
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):  # gone by itself, which is what we want
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
     def listeners(self, port: int, first: Optional[List[int]] = None) -> List[Json]:
         """TCP sockets in LISTEN on a port. ``first``: pids to search before all others."""

@@ -1,8 +1,9 @@
-"""Stop a service so that nothing of it is left: processes, sockets, GPU memory."""
+"""Stop a service so that nothing of it is left: processes, strays among them, sockets, GPU memory."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 from typing import List, Optional, Set
 
 from deployer.metrics import in_flight, parse_loads, totals
@@ -13,6 +14,7 @@ from .gpus import gpu_processes
 from .lease import Session
 from .machine import Machine, is_down
 from .service import Service
+from .strays import recorded, remember, strays
 
 POLL = 0.25
 GONE_WAIT = 60.0  # seconds after the last process was killed: for it, its sockets and its GPU memory to go
@@ -46,13 +48,21 @@ class Remains:
         self.pids: List[int] = []
         self.ever: Set[int] = set()
         self.addresses: Set[str] = set()
+        self.outside = [item["pid"] for item in strays(service, port)]
         self.look()
 
+    def strays(self) -> List[int]:
+        """Those outside the unit that still live."""
+        return sorted(set(self.outside).intersection(recorded(self.service))) if self.outside else []
+
     def look(self) -> None:
-        self.pids = self.service.pids()
+        inside = self.service.pids()
+        remember(self.service, inside)
+        self.pids = sorted({*inside, *self.strays()})
         self.ever.update(self.pids)
         # One that was still starting may have begun to listen only now.
-        self.addresses.update(item["address"] for item in self.service.listeners(self.port))
+        sockets = self.machine.listeners(self.port, self.pids) if self.port else []
+        self.addresses.update(item["address"] for item in sockets if item["pid"] in self.ever)
 
     def listening(self) -> List[Json]:
         sockets = self.machine.listeners(self.port, self.pids) if self.port else []
@@ -77,9 +87,10 @@ class Remains:
 
 def drain(call: Call, remains: Remains, seconds: float) -> Optional[int]:
     """Give requests in flight time to end; return how many there were at the end, None if unknown."""
-    if not remains.addresses:
+    addresses = [item["address"] for item in remains.service.listeners(remains.port)]
+    if not addresses:
         return None
-    machine, address = remains.machine, reachable(min(remains.addresses))
+    machine, address = remains.machine, reachable(min(addresses))
     deadline = machine.boottime() + seconds
     inflight = requests_in_flight(machine, address, remains.port)
     while inflight and machine.boottime() < deadline:
@@ -96,6 +107,8 @@ def stop_service(session: Session, call: Call, service: Service, port: int, drai
     inflight = drain(call, remains, drain_for)
     with session.holding():
         machine.systemctl("stop", "--no-block", unit, check=False)
+        for pid in remains.strays():
+            machine.kill(pid, signal.SIGTERM)
     deadline, killed, shown = machine.boottime() + patience, False, 0.0
     while True:
         remains.look()
@@ -109,7 +122,7 @@ def stop_service(session: Session, call: Call, service: Service, port: int, drai
             call.emit({"stage": "killing", "pids": remains.pids})
         if killed:
             with session.holding():
-                for pid in service.pids():
+                for pid in {*service.pids(), *remains.strays()}:
                     machine.kill(pid)
         elif now > shown + 1.0:
             shown, port_taken = now, bool(remains.addresses)

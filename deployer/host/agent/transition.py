@@ -16,6 +16,7 @@ from .lease import Session
 from .machine import is_down, is_up
 from .releases import make_folders
 from .service import TRANSITION, Service, unit_release
+from .strays import remember
 
 GUARD_DONE = 77  # the guard's exit status if nothing is left to guard: systemd must not restart it then
 EXEC_WAIT = 5.0  # seconds from `systemctl start` until the engine's program runs in place of systemd's own
@@ -244,4 +245,5 @@ def promote(session: Session, args: Json, call: Call) -> Json:
             raise Fail("moved", f"the running process belongs to release {running}", **seen)
         os.makedirs(session.machine.live_dir, exist_ok=True)
         session.machine.write_file(service.live_path, args["text"])
+    remember(service)
     return {}

@@ -91,7 +91,7 @@ def collect(session: Session, *, seconds: float, profiles: Sequence[Profile] = (
         verification = in_effect(release, info, secrets=endpoint.secrets, learned=session.learned, lines=texts)
         verification = _completed(verification, release)
     if whole := holders.result(until):
-        parts = ("gpus", "gpu_processes", "gpu_problem", "engine", "model")
+        parts = ("gpus", "gpu_processes", "units", "gpu_problem", "engine", "model")
         observed = replace(observed, **{name: getattr(whole, name) for name in parts})
     sampled = sampling.result(until)
     return Evidence(

@@ -115,12 +115,12 @@ def gpu_shared(e: Evidence) -> Answer:
     if not others:
         return Absent(f"only the service's processes are on GPU {sorted(own)}")
     evidence = tuple(
-        f"GPU {process.gpu}: {_name(process)} (pid {process.pid}, {process.unit or 'no unit'})"
+        f"GPU {process.gpu}: {_name(e, process)} (pid {process.pid}, {process.unit or 'no unit'})"
         + (f" holds {process.memory / GIB:.1f} GiB" if process.memory else "")
         for process in others
     )
-    names = sorted({f"{_name(process)} of this host" for process in others if _sister(process)})
-    if strangers := sum(not _sister(process) for process in others):
+    names = sorted({f"{_name(e, process)} of this host" for process in others if _sister(e, process)})
+    if strangers := sum(not _sister(e, process) for process in others):
         names.append(f"{strangers} other {'process' if strangers == 1 else 'processes'}")
         return Present(" and ".join(names), evidence)
     return Present(
@@ -131,14 +131,15 @@ def gpu_shared(e: Evidence) -> Answer:
     )
 
 
-def _sister(process: GpuProcess) -> str | None:
+def _sister(e: Evidence, process: GpuProcess) -> str | None:
     """Return the service of deployer that a process belongs to, None if it belongs to none."""
+    owner = e.observed.units.get(process.unit or "")
     match = re.fullmatch(r"sglang-(.+)\.service", process.unit or "")
-    return match[1] if match else None
+    return match[1] if match and owner and owner.release else None
 
 
-def _name(process: GpuProcess) -> str:
-    sister = _sister(process)
+def _name(e: Evidence, process: GpuProcess) -> str:
+    sister = _sister(e, process)
     return f"the service {sister}" if sister else process.comm or "a process"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from deployer.config.bench import BenchConfig
 from deployer.config.inventory import HostConfig, ServiceConfig, inventory_from
 from deployer.config.profile import Profile
+from deployer.deploy.plan import make_plan
 from deployer.deploy.preflight import notes, objections, overruled, restart_objections
-from deployer.records.hardware import EngineFacts, GpuProcess, ModelFacts
+from deployer.records.hardware import EngineFacts, GpuProcess, ModelFacts, UnitOwner
 from deployer.records.host import HostState
 from deployer.sglang.rules import Facts, judge
 from tests.unit.deploy.builders import GIB, gpus, host_state, release, service_state
@@ -84,6 +86,81 @@ def test_the_services_own_processes_are_no_objection() -> None:
     )
     own = tuple(GpuProcess(index, 8, 80 * GIB, "python", "/x", "sglang-kimi.service") for index in range(8))
     assert codes(host_state(state, gpus=gpus(8, used=81 * GIB), gpu_processes=own)) == []
+
+
+OTHERS = (
+    GpuProcess(0, 70, 5 * GIB, "python", "/x", "sglang.service"),
+    GpuProcess(1, 71, 5 * GIB, "python", "/x", "sglang.service"),
+    GpuProcess(1, 80, GIB, "jupyter", "/u", "user@1000.service"),
+    GpuProcess(2, 81, None, "python", "/s", "session-3.scope"),
+    GpuProcess(2, 82, None, None, None, None),
+    GpuProcess(3, 90, GIB, "python", "/x", "sglang-byhand.service"),
+    GpuProcess(4, 91, GIB, "python", "/x", "sglang-other.service"),
+)
+UNITS = {
+    "sglang.service": UnitOwner("always"),
+    "user@1000.service": UnitOwner("no"),
+    "sglang-byhand.service": UnitOwner("no"),
+    "sglang-other.service": UnitOwner("on-failure", "0003-x"),
+}
+
+
+def test_whoever_holds_gpus_is_named_with_unit_and_policy_and_ended_with_one_command() -> None:
+    observed = host_state(service_state(), gpu_processes=OTHERS, units=UNITS)
+    found = objections(observed, *config(), release())
+    assert {item.code for item in found} == {"gpu-held"}
+    instead = ", or give the service other GPUs"
+    assert [(item.message, item.remedy) for item in found] == [
+        (
+            "GPU 0, 1 are in use: python (pid 70, sglang.service, Restart=always), "
+            "python (pid 71, sglang.service, Restart=always) hold 10.0 GiB",
+            "run `systemctl stop sglang.service` on the host" + instead,
+        ),
+        (
+            "GPU 1, 2 are in use: jupyter (pid 80, user@1000.service, Restart=no), "
+            "python (pid 81, session-3.scope), a process (pid 82) hold 1.0 GiB",
+            "run `kill 80 81 82` on the host" + instead,
+        ),
+        (
+            "GPU 3 is in use: python (pid 90, sglang-byhand.service, Restart=no) holds 1.0 GiB",
+            "run `systemctl stop sglang-byhand.service` on the host" + instead,
+        ),
+        (
+            "GPU 4 is in use: python (pid 91, sglang-other.service, Restart=on-failure) holds 1.0 GiB",
+            "that is another service of deployer's: give the two different GPUs, or declare exclusive_with",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        ("nc.service", "`systemctl stop nc.service`"),
+        ("a\\x2db.service", "`systemctl stop 'a\\x2db.service'`"),
+        ("sglang-byhand.service", "`systemctl stop sglang-byhand.service`"),
+        ("sglang-other.service", "another service of deployer's: give the two different ports"),
+        ("session-3.scope", "`kill 99`"),
+        ("user@1000.service", "`kill 99`"),
+        (None, "`kill 99`"),
+    ],
+)
+def test_whoever_has_the_port_is_ended_with_one_command(unit: str | None, words: str) -> None:
+    observed = host_state(service_state(listeners=listener(unit=unit)), units=UNITS)
+    (found,) = objections(observed, *config(), release())
+    assert (found.code, words in found.remedy) == ("port-taken", True), found.remedy
+
+
+def test_old_processes_of_the_service_are_no_objection_but_need_consent() -> None:
+    stray = {"pid": 99, "comm": "python", "cgroup": "/x", "unit": "stray.scope"}
+    state = service_state(live=release(), listeners=listener(), strays=[stray])
+    held = (GpuProcess(0, 99, 80 * GIB, "python", "/x", "stray.scope"),)
+    observed = host_state(state, gpu_processes=held)
+    host, service = config()
+    assert objections(observed, host, service, release()) == []
+    assert restart_objections(observed, host, service) == []
+    plan = make_plan(state, release(2, "pp8", argv=("/p", "--pp-size", "8")), healthy=False)
+    assert (plan.interrupts, [str(item) for item in plan.strays]) == (True, ["python (pid 99, stray.scope)"])
+    assert not make_plan(replace(state, strays=()), release(), healthy=False).interrupts
 
 
 def test_another_address_is_another_port() -> None:

@@ -21,7 +21,7 @@ from deployer.inspect.doctor.evidence import NOT_SAMPLED, Evidence
 from deployer.inspect.doctor.symptom import KNOWLEDGE, Present
 from deployer.records.effect import ArgumentInEffect
 from deployer.records.events import LogLine
-from deployer.records.hardware import GpuProcess
+from deployer.records.hardware import GpuProcess, UnitOwner
 from deployer.report.doctor_view import doctor_view
 from deployer.resources import knowledge, package_root
 from deployer.sglang.rules.base import Severity
@@ -258,15 +258,20 @@ def test_a_change_of_another_service_is_reported_and_judges_nothing() -> None:
 
 def test_a_sister_service_on_a_gpu_is_not_a_stranger() -> None:
     sister = GpuProcess(2, 99, 40 * GIB, "python", None, "sglang-mini.service")
-    finding = found(examine(evidence(observed=holders(sister))), "gpu-shared")
+    units = {"sglang-mini.service": UnitOwner("on-failure", "0003-x")}
+    finding = found(examine(evidence(observed=replace(holders(sister), units=units))), "gpu-shared")
     assert finding is not None
     assert finding.message == "the service mini of this host"
     assert finding.evidence == ("GPU 2: the service mini (pid 99, sglang-mini.service) holds 40.0 GiB",)
     assert "different GPUs" in (finding.next or "")
     stranger = GpuProcess(2, 98, 3 * GIB, "jupyter", None, None)
-    finding = found(examine(evidence(observed=holders(sister, stranger))), "gpu-shared")
+    finding = found(examine(evidence(observed=replace(holders(sister, stranger), units=units))), "gpu-shared")
     assert finding is not None
     assert finding.message == "the service mini of this host and 1 other process"
+    # A unit that only has such a name is none of deployer's.
+    finding = found(examine(evidence(observed=holders(sister))), "gpu-shared")
+    assert finding is not None
+    assert finding.message == "1 other process"
     # A process of our own unit that is not among the pids (it was just forked) is ours.
     fresh = GpuProcess(2, 97, GIB, "python", None, "sglang-kimi.service")
     assert found(examine(evidence(observed=holders(fresh))), "gpu-shared") is None
