@@ -130,8 +130,6 @@ def test_observe_names_strays_and_whose_the_other_units_are(
     other = FakeService(machine, "other")
     other.make_live("0003-x")
     machine.start("sglang-byhand.service")
-    for unit in ("sglang-other.service", "sglang-byhand.service"):
-        machine.strangers.append(dict(machine.describe(machine.unit(unit).pid), address="127.0.0.9", port=PORT))
     seen = operator("observe", services=[{"service": "kimi", "port": PORT}])
     assert [item["pid"] for item in seen["services"]["kimi"]["strays"]] == [stray]
     assert seen["units"] == {
