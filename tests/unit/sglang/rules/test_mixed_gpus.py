@@ -128,7 +128,7 @@ def test_a_sister_on_the_other_gpus_is_no_objection() -> None:
     sister = tuple(GpuProcess(index, 9, 80 * GIB, "python", "/x", "sglang-mini.service") for index in range(4))
     observed = host_state(service_state(), gpu_processes=sister)
     host, service = config()
-    for base, held in ((0, 4), (4, 0)):
+    for base, held in ((0, 1), (4, 0)):
         requested = {"tp_size": 4, "base_gpu_id": base}
         found = objections(observed, host, service, release(requested=requested))
         assert [item.code for item in found].count("gpu-held") == held
