@@ -32,15 +32,16 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Restart what is liv
 class AskAtTerminal:
     """Consent to a restart: not needed if nothing live is interrupted; given by --yes, or at a terminal.
 
-    The setting `yes` does not answer for a protected service, whose name has to be typed.
+    Neither the setting `yes` nor a plan that was agreed on before (``planned``) answers for a protected service, whose
+    name has to be typed.
     """
 
-    def __init__(self, app: App, reporter: Reporter, yes: bool) -> None:
+    def __init__(self, app: App, reporter: Reporter, yes: bool, *, planned: bool = False) -> None:
         self._app = app
         self._reporter = reporter
         service = app.service()
         self._protected = any(item.protected for item in (service, *app.inventory.rivals(service)))
-        self._yes = yes or (app.settings.yes and not self._protected)
+        self._yes = yes or ((planned or app.settings.yes) and not self._protected)
 
     def possible(self, plan: Plan) -> None:
         if not plan.interrupts or self._yes or self._app.interactive:
@@ -183,14 +184,15 @@ def apply(
         saved = read_plan(plan_file)
         if profile not in (None, saved.plan.profile):
             raise UsageError(f"{plan_file} plans {saved.plan.profile}, not {profile}", remedy="leave out PROFILE")
-        profile, yes = saved.plan.profile, True
+        profile = saved.plan.profile
     if profile is None:
         raise UsageError("apply needs a PROFILE", remedy="`deployer profiles` lists them; for example: apply tp8")
 
     def work(session: Session, reporter: Reporter) -> Outcome:
         from deployer.deploy.apply import apply as apply_profile
 
-        return apply_profile(session, wanted, reporter, AskAtTerminal(app, reporter, yes), saved=saved)
+        consent = AskAtTerminal(app, reporter, yes, planned=saved is not None)
+        return apply_profile(session, wanted, reporter, consent, saved=saved)
 
     wanted = app.profile(profile)
     if baseline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +20,13 @@ PLAN = Plan("kimi", "tp8", "deploy", "0001-tp8", "0002-tp8", host="gpu1", interr
 
 
 def asking(
-    *, protected: bool, yes: bool = False, setting: bool = False, terminal: bool = True, rivals: bool = False
+    *,
+    protected: bool,
+    yes: bool = False,
+    setting: bool = False,
+    planned: bool = False,
+    terminal: bool = True,
+    rivals: bool = False,
 ) -> AskAtTerminal:
     app = SimpleNamespace(
         interactive=terminal,
@@ -29,7 +36,7 @@ def asking(
         service=lambda: SimpleNamespace(protected=protected),
         inventory=SimpleNamespace(rivals=lambda service: [SimpleNamespace(protected=rivals)]),
     )
-    return AskAtTerminal(cast(Any, app), Reporter(), yes)
+    return AskAtTerminal(cast(Any, app), Reporter(), yes, planned=planned)
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, answer: str) -> list[str]:
@@ -56,6 +63,14 @@ def test_the_name_of_a_protected_service_is_typed(monkeypatch: pytest.MonkeyPatc
     questions = answered(monkeypatch, answer)
     assert asking(protected=True, setting=True).given(PLAN) is agreed
     assert "kimi on gpu1 is protected. Type kimi to restart it" in questions[0]
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_a_plan_answers_for_no_protected_service(protected: bool) -> None:
+    consent = asking(protected=protected, terminal=False, planned=True)
+    with pytest.raises(ConsentRequired) if protected else contextlib.nullcontext():
+        consent.possible(PLAN)
+        assert consent.given(PLAN)
 
 
 def test_a_setting_answers_for_no_protected_service() -> None:
