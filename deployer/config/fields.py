@@ -84,6 +84,12 @@ def _host_path(value: str) -> str:
     return value.rstrip("/") or "/"
 
 
+def _without_colon(value: str) -> str:
+    if ":" in value:
+        raise ValueError(f"found {shown(value)}, expected a path without a colon, which would end it in PATH")
+    return value
+
+
 def _one_host(value: Any) -> Any:
     if isinstance(value, list):
         if len(value) == 1:
@@ -142,6 +148,8 @@ def _stall(stall: dict[str, float]) -> dict[str, float]:
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_clean)]
 HostPath = Annotated[Text, AfterValidator(_host_path)]
+#: It becomes part of PATH or its like, where a colon ends a folder.
+Folder = Annotated[HostPath, AfterValidator(_without_colon)]
 Gpus = Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_length=1), AfterValidator(_gpus)]
 Environment = Annotated[dict[str, TextOrSecret], AfterValidator(check_environment)]
 HostKey = Annotated[

@@ -16,6 +16,7 @@ from deployer.config.fields import (
     Account,
     Address,
     Environment,
+    Folder,
     Gpus,
     HostKey,
     HostName,
@@ -84,10 +85,10 @@ class HostConfig(Model):
 class EngineConfig(Model):
     """The SGLang installation on the host."""
 
-    python: HostPath = Field(description="the Python that has SGLang, such as /opt/sglang/bin/python")
-    cuda_home: HostPath | None = Field(None, description="CUDA_HOME; its bin folder is added to PATH")
-    ld_library_path: list[HostPath] = Field([], description="folders of LD_LIBRARY_PATH")
-    path: list[HostPath] = Field([], description="folders of PATH in addition to the engine's, CUDA's and the system's")
+    python: Folder = Field(description="the Python that has SGLang, such as /opt/sglang/bin/python")
+    cuda_home: Folder | None = Field(None, description="CUDA_HOME; its bin folder is added to PATH")
+    ld_library_path: list[Folder] = Field([], description="folders of LD_LIBRARY_PATH")
+    path: list[Folder] = Field([], description="folders of PATH in addition to the engine's, CUDA's and the system's")
 
 
 class Deadlines(Model):

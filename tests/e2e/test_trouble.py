@@ -38,8 +38,20 @@ def test_a_restarted_and_old_server_is_found_well_by_converge(live_site: Site) -
     assert live_site.invocation() == before
 
 
+def holders(site: Site, text: str) -> list[str]:
+    """Which files of the host hold a text (with their modes), and which command lines. The journal is left out."""
+    grep = "grep -s -D skip -laF -f /dev/stdin --exclude-dir=journal"
+    places = "/var/lib/deployer /run /etc/systemd /usr/local/lib/systemd /tmp/deployer-* /var/tmp/deployer-*"
+    script = f"cat > /dev/shm/text; {grep} -r {places} < /dev/shm/text; {grep} /proc/[0-9]*/cmdline < /dev/shm/text"
+    found = site.host.run(["sh", "-c", f"({script}; rm /dev/shm/text) | xargs -r stat -c '%a %n'"], stdin=text)
+    return sorted(found.splitlines())
+
+
 def test_a_changed_key_does_not_spoil_the_way_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.write_inventory(more='api_key = { env = "KIMI_KEY" }')
+    token = "hf-token-0123456789"
+    variables = '[services.kimi.environment]\nHF_TOKEN = { env = "KIMI_TOKEN" }'
+    site.write_inventory(more=f'api_key = {{ env = "KIMI_KEY" }}\n{variables}')
+    monkeypatch.setenv("KIMI_TOKEN", token)
     monkeypatch.setenv("KIMI_KEY", "first-key-0123456789")
     assert site.json("apply", "tp2")["outcome"] == "live"
     monkeypatch.setenv("KIMI_KEY", "second-key-0123456789")
@@ -48,7 +60,18 @@ def test_a_changed_key_does_not_spoil_the_way_back(site: Site, monkeypatch: pyte
     assert document["outcome"] == "rolled_back"
     assert site.status()["live"]["release"] == "0001-tp2"
     everything = site.run("logs", "-n", "2000") + site.run("history", "--json") + str(document)
-    assert "key-0123456789" not in everything
+    everything += "".join(site.run(*words, "--json") for words in (["status"], ["plan", "tp2"], ["diagnose"]))
+    everything += site.run("plan", "pp2", "--diff", "--out", "plan.json") + (site.folder / "plan.json").read_text()
+    assert "0123456789" not in everything
+    # On the host they are in the files that only root reads, and nowhere else: manifest, audit, units, argv.
+    releases = "600 /var/lib/deployer/kimi/releases"
+    both = ["0001-tp2", "0002-pp2"]
+    assert holders(site, token) == [f"{releases}/{release}/env" for release in both]
+    assert holders(site, "key-0123456789") == [f"{releases}/{release}/config.yaml" for release in both]
+    journal = site.host.run(["journalctl", "--no-pager", "-o", "cat"]).splitlines()
+    assert not [line for line in journal if token in line]
+    # SGLang itself prints its key, in one line: `check` says so.
+    assert all("server_args=" in line for line in journal if "key-0123456789" in line)
     monkeypatch.delenv("KIMI_KEY")
     site.json("converge")
 

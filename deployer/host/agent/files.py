@@ -1,4 +1,7 @@
-"""Files that survive a power cut: each is the old one or the new one, whole. Also when the disk is full."""
+"""Files that survive a power cut: each is the old one or the new one, whole. Also when the disk is full.
+
+A link in a file's place is replaced, or what would follow it is refused: it may lead to anybody's file.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ def write_new(path: str, text: str, mode: int, owner: Optional[Tuple[int, int]] 
 def overwrite(path: str, text: str) -> None:
     """Write into the blocks a file already has. Shorter than a block, so hardly ever torn; a torn one is set aside."""
     data = text.encode("utf-8")
-    fd = os.open(path, os.O_WRONLY)
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
         if len(data) > os.fstat(fd).st_blocks * 512:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
@@ -115,7 +118,7 @@ def overwrite(path: str, text: str) -> None:
 
 
 def append(path: str, text: str, mode: int = 0o644) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, mode)
     with os.fdopen(fd, "w", encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()

@@ -33,7 +33,7 @@ POLL = 0.25
 def locked(machine: Machine) -> Iterator[None]:
     """The host's one lock. Everything under it is short: initiate there, wait outside."""
     os.makedirs(machine.state_dir, mode=0o755, exist_ok=True)
-    fd = os.open(os.path.join(machine.state_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(os.path.join(machine.state_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         deadline = machine.boottime() + LOCK_WAIT
         while True:
@@ -75,7 +75,8 @@ def write_renewal(machine: Machine, raw: Json) -> None:
     path = renewal_path(machine)
     try:
         os.makedirs(machine.volatile_dir, mode=0o755, exist_ok=True)
-        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path + ".new", flags, 0o600)
         with os.fdopen(fd, "w") as file:
             json.dump(dict({name: raw[name] for name in RENEWAL}, schema=SCHEMA), file)
         os.rename(path + ".new", path)
