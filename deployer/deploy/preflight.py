@@ -126,10 +126,11 @@ def _held(
     for owner, processes in holders.items():
         amount = sum(process.memory or 0 for process in processes)
         numbers = sorted({str(process.gpu) for process in processes})
+        alone = len({process.pid for process in processes}) == 1
         yield Objection(
             "gpu-held",
             f"GPU {', '.join(numbers)} {'is' if len(numbers) == 1 else 'are'} in use: "
-            f"{_described(processes, observed.units)} {'holds' if len({process.pid for process in processes}) == 1 else 'hold'}"
+            f"{_described(processes, observed.units)} {'holds' if alone else 'hold'}"
             + (f" {amount / 1024**3:.1f} GiB" if amount else " memory"),
             "that is another service of deployer's: give the two different GPUs, or declare exclusive_with"
             if _deployed(owner, observed.units)
