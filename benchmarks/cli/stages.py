@@ -32,8 +32,11 @@ def stages(inventory: Path) -> dict[str, float]:
         load_settings({})
         site = load_inventory(inventory)
     with stage("imports: SSH (paramiko, fabric)"):
-        from deployer.host import ssh
         from deployer.host.channel import ChannelHost
+        from deployer.host.connect import without_mock
+
+        with without_mock():
+            from deployer.host import ssh
     service = site.service()
     config = site.host(service.host)
     with stage("SSH connection and login"):
