@@ -50,7 +50,8 @@ class StatusReport:
     @property
     def unattended(self) -> bool:
         """Whether a change is under way that neither an operator nor the guard finishes."""
-        return self.state.transition is not None and self.lease is None and not self.state.guard.watching
+        held = self.lease is not None and self.lease.owner.command != "guard"
+        return self.state.transition is not None and not held and not self.state.guard.watching
 
     @property
     def changing_for(self) -> float:

@@ -103,10 +103,11 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
     args["ready_timeout"] = transition.get("ready_timeout") or READY
     if transition is DAMAGED:  # what it would have recorded: whether the service was to run
         args["start"] = unit_file(service.candidate_path) is not None or service.is_enabled()
-    result: Any = "ok"
+    result: Any = "stopped"
     try:
         if what == "forget":
             forget(session, service, transition)
+            result = "ok"
         else:
             if not at_boot and transition is not DAMAGED:
                 # Whoever comes after this process stays as well until the live release is healthy.
@@ -115,6 +116,8 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
             call = Renewing(session)
             done = Converging(session, call, args, by_guard=True, at_boot=at_boot).run()
             result = f"ok: {'; '.join(done['actions'])}"
+            if done["invocation_id"] and not done["serving"]:
+                result = f"no answer of /health within {args['ready_timeout']:g} s: {'; '.join(done['actions'])}"
     except Fail as failure:
         result = f"{failure.code}: {failure.message}"
         raise
@@ -131,9 +134,11 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
 
 
 def left_by_a_guard(service: Service, lease: Json) -> bool:
-    """Whether a valid lease is that of this service's guard before us, which systemd has started anew since."""
-    owner = lease["owner"]
+    """Whether a valid lease is that of this service's guard, or of its recovery, and that process is gone."""
+    owner = dict(lease["owner"])
     gone = not service.machine.process_stat(int(owner.get("pid") or 0))
+    if owner.get("command") == "recover":
+        owner["command"] = OWNER["command"]
     return lease.get("service") == service.name and gone and all(owner.get(key) == OWNER[key] for key in OWNER)
 
 
@@ -182,6 +187,8 @@ def recover(machine: Machine, name: str) -> int:
     session, service = Session(machine), Service(machine, name)
     transition, why = transition_of(service), "the host was rebooted"
     if transition is not None and transition.get("boot_id") != machine.boot_id:
-        session.acquire(dict(OWNER, pid=os.getpid(), command="recover"), service.name, why, TTL)
+        raw = read_lease(machine)
+        left = raw if raw and raw["boot_id"] == machine.boot_id and left_by_a_guard(service, raw) else None
+        session.acquire(dict(OWNER, pid=os.getpid(), command="recover"), service.name, why, TTL, reclaim=left)
         finish(session, service, transition, "converge", why, at_boot=True)
     return 0

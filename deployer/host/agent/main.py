@@ -146,6 +146,8 @@ def main(argv: List[str]) -> int:
     if len(argv) == 2 and argv[0] in ("guard", "recover"):
         from .guard import guard, recover
 
+        # Stopped in the middle, it gives its lease back and says so.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
         return (guard if argv[0] == "guard" else recover)(machine, argv[1])
     channel = Channel(machine, sys.stdout.buffer)
     for signum in SIGNALS:

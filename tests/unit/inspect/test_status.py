@@ -13,7 +13,7 @@ from deployer.deploy.session import Health
 from deployer.inspect.history import ReleaseReport, history
 from deployer.inspect.status import StatusReport, drift
 from deployer.records.effect import ArgumentInEffect
-from deployer.records.host import GuardDeed, GuardState, HostState, Lease, ServiceState
+from deployer.records.host import GuardDeed, GuardState, HostState, Lease, Owner, ServiceState
 from deployer.report.service_view import history_view, release_view, status_view
 from tests.unit.deploy.builders import host_state, release, service_state
 
@@ -89,6 +89,7 @@ def test_a_change_that_nobody_finishes_is_seen() -> None:
         ("failed", None, True),
         ("active", None, False),
         ("inactive", Lease(3, valid=True), False),
+        ("inactive", Lease(3, Owner(command="guard"), valid=True), True),
     ):
         state = live_state(transition=transition, guard={"active": guard, "result": ""})
         report = reported(replace(host_state(state), lease=lease))

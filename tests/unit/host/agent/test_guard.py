@@ -353,6 +353,39 @@ def test_it_stays_until_the_live_release_is_healthy(
     assert audit(service)[-1]["result"].endswith("; serving; transition removed")
 
 
+def test_a_live_release_that_does_not_become_healthy_is_told(
+    machine: FakeMachine, service: FakeService, operator: Operator
+) -> None:
+    machine.engines[LIVE] = Engine(ready_after=None)
+    operator.attempt(TO, ready_timeout=20.0)
+    service.end()
+    operator.leave()
+    look(machine)
+    deed = service.last_deed() or {}
+    assert deed["result"].startswith("no answer of /health within 20 s: ")
+
+
+def test_one_that_is_stopped_in_the_middle_gives_its_lease_back(
+    machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.attempt(TO)
+    service.end()
+    operator.leave()
+
+    def stopped(*args: Any) -> Any:
+        raise SystemExit(0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Converging, "run", stopped)
+        with pytest.raises(SystemExit):
+            look(machine)
+    lease = lease_view(machine, read_lease(machine)) or {}
+    assert (lease["owner"]["command"], lease["valid"]) == ("guard", False)
+    assert (service.last_deed() or {})["result"] == "stopped"
+    look(machine)
+    assert is_restored(service)
+
+
 def test_one_that_comes_after_it_stays_as_well(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +436,17 @@ def test_recover_tidies_a_transition_of_another_boot(
     assert service.release == (LIVE if enabled else None)
     assert service.is_enabled() == enabled
     assert audit(service)[-1]["op"] == "recover.converge"
+
+
+def test_a_recovery_that_was_killed_blocks_no_other(
+    machine: FakeMachine, service: FakeService, operator: Operator
+) -> None:
+    operator.attempt(TO)
+    machine.reboot()
+    owner = {"user": "root", "host": "localhost", "pid": 999_999, "command": "recover"}
+    Session(machine).acquire(owner, "kimi", "", 60.0)
+    assert guard.recover(machine, "kimi") == 0
+    assert service.transition() is None
 
 
 def test_recover_leaves_a_transition_of_this_boot_to_the_guard(
