@@ -86,19 +86,26 @@ def preview(session: Session, profile: Profile) -> Preview:
     return replace(prepared, objections=against, notes=(*prepared.notes, *engine_notes(answer, release)))
 
 
+def planned(session: Session, release: Release, observed: HostState, probe: HealthProbe) -> Plan:
+    """Compare ``release`` with what runs on the host as it was observed."""
+    service = session.service.name
+    state = observed.services[service]
+    return make_plan(
+        state,
+        release,
+        healthy=probe.result(state).ok,
+        differences=differences(service, observed),
+        displaces=session.displaced(),
+        host=session.host_config.name,
+    )
+
+
 def prepare(session: Session, profile: Profile, observed: HostState, probe: HealthProbe) -> Preview:
     """Render ``profile`` for the host as it was observed, and compare it with what runs there."""
     service, host = session.service, session.host_config
     release, bundle = render_release(session, profile, observed)
     state = observed.services[service.name]
-    plan = make_plan(
-        state,
-        release,
-        healthy=probe.result(state).ok,
-        differences=differences(service.name, observed),
-        displaces=session.displaced(),
-        host=host.name,
-    )
+    plan = planned(session, release, observed, probe)
     facts = Facts.of(profile, service, host, release.sglang, session.learned)
     findings = judge(with_host(facts, observed)).findings
     if plan.action == "deploy":

@@ -144,7 +144,7 @@ def _making_room(service: ServiceConfig) -> set[str]:
 
 
 def _own(state: ServiceState) -> set[int]:
-    """Return the service's processes. Its strays are no obstacle: the stop ends them, after consent."""
+    """Return the service's processes. Its strays count as its own: the stop ends them, after consent."""
     return {*(state.running.pids if state.running else ()), *(item.pid for item in state.strays)}
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from deployer.deploy.apply import (
     Consent,
     make_equal,
+    planned,
     preflight,
     read_release,
     refusal,
@@ -55,14 +56,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
             else "`deployer apply PROFILE` puts a first release live",
         )
     release = replace(read_release(session, target.release), previous=target.previous)
-    plan = make_plan(
-        state,
-        release,
-        healthy=probe.result(state).ok,
-        differences=differences(service.name, observed),
-        displaces=session.displaced(),
-        host=session.host_config.name,
-    )
+    plan = planned(session, release, observed, probe)
     plan = replace(plan, action="deploy", release=release.release, restart=True, strays=state.strays)
     plan = replace(plan, interrupts=bool(plan.displaces) or not state.at_rest)
     reporter.done(f"back to {release.release} ({release.profile})")

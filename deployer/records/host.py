@@ -162,7 +162,7 @@ class Running(Record):
     """The unit's main process as ``/proc`` shows it; ``release`` is ``DEPLOYER_RELEASE`` of its environment.
 
     ``environment`` is what it has of the release's variables, None if the release is not known. ``secrets`` are names
-    of the release's secret variables with another value, ``others`` of those that neither it nor systemd has set.
+    of the release's secret variables with another value, ``others`` of those set neither by the release nor by systemd.
     """
 
     pid: int
@@ -283,7 +283,7 @@ class HostState(Record):
     gpus: tuple[Gpu, ...] | None = None
     gpu_processes: tuple[GpuProcess, ...] = ()
     units: dict[str, UnitOwner] = field(default_factory=dict)
-    """Units, other than the services', of those that hold a GPU or a service's port."""
+    """The units whose processes hold a GPU or a service's port; not those of the services observed."""
     disk_free: int = 0
     engine: EngineFacts | None = None
     model: ModelFacts | None = None

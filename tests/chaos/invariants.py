@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterator
 
 from deployer.errors import DeployerError
+from deployer.host.channel import FLAGS
 from tests.e2e.conftest import Site
 from tests.patience import until
 
 #: States of a release that no change is under way for. One stays staged if the operator died before the transition.
 SETTLED = {"live", "staged", "superseded", "failed", "abandoned", "interrupted", "inconclusive"}
+#: How the agent was started, as pgrep and pkill match it.
+AGENT = f"^[^ ]*python3 {' '.join(FLAGS)} -c import sys, zlib"
 _PROCESSES = r"""
 unit=$(systemctl show -P ControlGroup sglang-kimi.service)
 for pid in $(pgrep -f '[s]glang\.launch_server|^sglang::'); do
@@ -55,7 +58,7 @@ def _of_the_host(site: Site) -> Iterator[str]:
 
     try:
         until(lambda: run("systemctl is-active deployer-guard@kimi.service || true") in ("inactive", "failed"), 20.0)
-        until(lambda: not run("pgrep -f '[p]ython3 -I -S -c import sys, zlib' || true"), 20.0)
+        until(lambda: not run(f"pgrep -f '{AGENT}' || true"), 20.0)
     except AssertionError:
         yield "the guard or an agent still runs"
     if foreign := run(_PROCESSES):

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from deployer.errors import DeployerError
 from deployer_rehearsal import hosts
-from tests.chaos.invariants import violations
+from tests.chaos.invariants import AGENT, violations
 from tests.chaos.schedule import ADMIN, Schedule
 from tests.e2e.conftest import Site, apply_first, end_children, site_on
 
 #: Seconds that the host has to heal by itself: lease and grace of the site, and a start.
 HEALING = 120.0
 GUARD = "deployer-guard@kimi.service"
-AGENT = "^[^ ]*python3 -I -S -c import sys, zlib"
 Blow = Callable[[Site, "subprocess.Popen[str]"], None]
 
 
@@ -103,7 +102,7 @@ def undo(site: Site) -> None:
 
 
 def on_host(*argv: str) -> Blow:
-    """A command on the host; that there is nothing to hit is no error."""
+    """A command on the host. It may find nothing to hit."""
 
     def blow(site: Site, child: subprocess.Popen[str]) -> None:
         with contextlib.suppress(DeployerError):

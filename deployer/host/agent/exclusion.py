@@ -63,7 +63,7 @@ def refuse_rivals(machine: Machine, items: Any, unit: str) -> None:
 
 
 def make_room(session: Session, call: Call, by: str, items: Any) -> List[str]:
-    """Disable and stop these services for ``by``; return the names of those that were enabled or ran."""
+    """Disable and stop these services for ``by``; return the names of those that were enabled or running."""
     names = []
     for service, item in rivals(session.machine, items):
         with session.holding():

@@ -135,11 +135,10 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
 
 def left_by_a_guard(service: Service, lease: Json) -> bool:
     """Whether a valid lease is that of this service's guard, or of its recovery, and that process is gone."""
-    owner = dict(lease["owner"])
-    gone = not service.machine.process_stat(int(owner.get("pid") or 0))
-    if owner.get("command") == "recover":
-        owner["command"] = OWNER["command"]
-    return lease.get("service") == service.name and gone and all(owner.get(key) == OWNER[key] for key in OWNER)
+    owner = lease["owner"]
+    here = owner.get("user") == OWNER["user"] and owner.get("host") == OWNER["host"]
+    ours = here and owner.get("command") in ("guard", "recover") and lease.get("service") == service.name
+    return ours and not service.machine.process_stat(int(owner.get("pid") or 0))
 
 
 def look(session: Session, service: Service) -> bool:

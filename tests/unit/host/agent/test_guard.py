@@ -39,6 +39,13 @@ def is_restored(service: FakeService) -> bool:
     return (service.release, service.candidate, service.transition()) == (LIVE, None, None)
 
 
+def leave_dead(service: FakeService, operator: Operator, **transition: Any) -> None:
+    """The operator goes while a candidate is started that has ended."""
+    operator.attempt(TO, **transition)
+    service.end()
+    operator.leave()
+
+
 def audit(service: FakeService) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(service.folder, "audit.jsonl").read_text().splitlines()]
 
@@ -197,9 +204,7 @@ def test_a_service_that_its_admin_had_stopped_stays_down(
 ) -> None:
     service.end("inactive")
     Path(service.enable_link).unlink()
-    operator.attempt(TO)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator)
     look(machine)
     assert (service.release, service.transition()) == (None, None)
     assert not service.is_enabled()
@@ -234,9 +239,7 @@ def test_a_damaged_record_is_set_aside_and_the_live_release_served(
 def test_somebody_who_takes_over_between_look_and_lease_is_not_disturbed(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operator.attempt(TO)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator)
     verdict = guard.verdict
 
     def overtaken(*args: Any) -> tuple[str, str]:
@@ -254,9 +257,7 @@ def test_it_goes_on_until_it_succeeds(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host that cannot be converged now, or whose disk is full, may recover; nobody else is there."""
-    operator.attempt(TO)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator)
     troubles: list[Exception] = [
         Fail("shadowed", "it is masked"),
         OSError(errno.ENOSPC, "No space left on device"),
@@ -309,9 +310,7 @@ def killed_in_converge(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, pi
 def test_a_guard_takes_up_the_work_of_the_one_before_at_once(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operator.attempt(TO)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator)
     killed_in_converge(machine, monkeypatch, 999_999)
     begun = machine.boottime()
     look(machine)
@@ -323,9 +322,7 @@ def test_a_guard_takes_up_the_work_of_the_one_before_at_once(
 def test_a_guard_takes_no_other_lease(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    operator.attempt(TO)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator)
     owner = {"user": "root", "host": "localhost", "pid": 999_999, "command": "guard"}
     if other == "alive":
         monkeypatch.setattr(machine, "process_stat", lambda pid: ["S"])
@@ -343,9 +340,7 @@ def test_it_stays_until_the_live_release_is_healthy(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.engines[LIVE] = Engine(ready_after=200.0)
-    operator.attempt(TO, ready_timeout=600.0)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator, ready_timeout=600.0)
     began = machine.boottime()
     look(machine)
     assert is_restored(service)
@@ -357,9 +352,7 @@ def test_a_live_release_that_does_not_become_healthy_is_told(
     machine: FakeMachine, service: FakeService, operator: Operator
 ) -> None:
     machine.engines[LIVE] = Engine(ready_after=None)
-    operator.attempt(TO, ready_timeout=20.0)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator, ready_timeout=20.0)
     look(machine)
     deed = service.last_deed() or {}
     assert deed["result"].startswith("no answer of /health within 20 s: ")
@@ -368,9 +361,7 @@ def test_a_live_release_that_does_not_become_healthy_is_told(
 def test_one_that_is_stopped_in_the_middle_gives_its_lease_back(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operator.attempt(TO)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator)
 
     def stopped(*args: Any) -> Any:
         raise SystemExit(0)
@@ -390,9 +381,7 @@ def test_one_that_comes_after_it_stays_as_well(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.engines[LIVE] = Engine(ready_after=200.0)
-    operator.attempt(TO, ready_timeout=600.0)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator, ready_timeout=600.0)
     with monkeypatch.context() as patched:
         patched.setattr("os.getpid", lambda: 999_999)
         patched.setattr(Session, "finish", lambda *args: None)
@@ -408,9 +397,7 @@ def test_one_that_comes_after_it_stays_as_well(
 
 def test_what_it_did_last_can_be_seen(machine: FakeMachine, service: FakeService, operator: Operator) -> None:
     assert operator("observe", services=[{"service": "kimi"}])["services"]["kimi"]["guard"]["last"] is None
-    operator.attempt(TO)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator)
     look(machine)
     seen = operator("observe", services=[{"service": "kimi"}])["services"]["kimi"]
     deed = GuardState.from_json(seen["guard"]).last
@@ -477,8 +464,6 @@ def test_the_port_is_the_transitions(
         return http(address, port, *rest)
 
     monkeypatch.setattr(machine, "http", counted)
-    operator.attempt(TO)
-    service.end()
-    operator.leave()
+    leave_dead(service, operator)
     look(machine)
     assert set(ports) == {PORT}
