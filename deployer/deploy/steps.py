@@ -125,6 +125,7 @@ class Steps:
             profile=candidate.profile,
             step=Step.STOP,
             grace=self.session.service.deadlines.grace,
+            lease=self.session.service.deadlines.lease,
             port=endpoint.port,
             address=endpoint.address,
             drain=limits.drain,

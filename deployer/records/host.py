@@ -102,9 +102,10 @@ class Exclusive(Tolerant):
 class Transition(Tolerant):
     """A change from one release to another that is under way (``from_`` is None at the first deployment).
 
-    ``grace`` is how long an abandoned transition waits for an operator to come back, in seconds. ``invocation_id`` and
-    ``cursor`` name the candidate's start, once there is one; ``timeline`` is its launch, once it was ready; ``proven``:
-    the release was live before, so it is not benchmarked again.
+    ``grace`` is how long an abandoned transition waits for an operator to come back, and ``lease`` how long the guard's
+    lease lives, in seconds. ``invocation_id`` and ``cursor`` name the candidate's start, once there is one;
+    ``timeline`` is its launch, once it was ready; ``proven``: the release was live before, so it is not benchmarked
+    again.
     """
 
     to: str
@@ -112,6 +113,7 @@ class Transition(Tolerant):
     profile: str = ""
     step: str = ""
     grace: float = 0.0
+    lease: float | None = None
     port: int = 0
     address: str | None = None
     drain: float = 0.0

@@ -629,6 +629,31 @@ def test_a_power_cut_in_mid_deployment_boots_the_live_release(place: Place) -> N
     assert not client.observe({SERVICE: PORT}).lease.valid
 
 
+def test_a_recovery_that_is_killed_begins_again(place: Place) -> None:
+    client = deploying(place)
+    stop(client)
+    place.run("systemctl", "stop", f"deployer-guard@{SERVICE}")
+    client.close(bye=False)
+    path, recovery = f"/var/lib/deployer/{SERVICE}/transition.json", f"deployer-recover@{SERVICE}"
+    place.run("sed", "-i", 's/"boot_id": "[^"]*"/"boot_id": "another"/', path)
+    # Somebody holds the host's lock, so that it does not get far.
+    place.run("systemd-run", "--unit=deployer-locking", "flock", "/var/lib/deployer/lock", "sleep", "600")
+    until(lambda: "BUSY" in place.run("sh", "-c", "flock -n /var/lib/deployer/lock true || echo BUSY"))
+    place.run("systemctl", "start", "--no-block", recovery)
+
+    def started(before: str = "0") -> str:
+        pid = place.run("systemctl", "show", "-P", "ExecMainPID", recovery).strip()
+        return "" if pid in ("0", before) else pid
+
+    pid = until(started)
+    place.run("systemctl", "kill", "-s", "KILL", recovery)
+    until(lambda: started(pid))
+    place.run("systemctl", "stop", "deployer-locking")
+    client = place.connect()
+    until(lambda: observe(client).transition is None)
+    assert [line["op"] for line in audit(place)][-1] == "recover.converge"
+
+
 def test_a_power_cut_brings_the_service_back_that_had_made_room(place: Place) -> None:
     client, other = place.operator(), make_other_live(place)
     take_its_place(place, client, other, "0001-a")

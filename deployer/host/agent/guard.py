@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 from .base import Call, Fail, Json
 from .converge import Converging
@@ -17,11 +17,11 @@ from .strays import remember
 from .transition import GUARD_DONE, end_transition, patch_transition
 
 POLL = 0.5
-TTL = 60.0
+TTL = 30.0  # seconds that its lease lives, where its transition does not say how long an operator's does
 READY = 30.0  # seconds that the restored service has until it is healthy, where its transition names none
 AGAIN = 15.0  # seconds after a converge that could not be finished
 
-OWNER = {"user": "root", "host": "localhost", "command": "guard"}
+USER, HOST = "root", "localhost"  # of the lease's owner
 #: Stands for a transition whose file cannot be read: nobody knows how far it had come.
 DAMAGED: Json = {"to": None}
 
@@ -80,15 +80,32 @@ def forget(session: Session, service: Service, transition: Json) -> None:
         end_transition(service, stop_guard=False)
 
 
+class OwnOperator(Session):
+    """The guard's session. Nobody sends heartbeats for it, so it renews its lease itself, before each change too."""
+
+    def take(self, service: Service, command: str, transition: Json, why: str, left: Optional[Json]) -> None:
+        """Take the lease, or (``left``) that of a predecessor that is gone."""
+        pid = os.getpid()
+        owner = {"user": USER, "host": HOST, "pid": pid, "start": self.machine.birth(pid), "command": command}
+        self.acquire(owner, service.name, why, float(transition.get("lease") or TTL), reclaim=left)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        self.renew()
+        with super().holding():
+            yield
+
+
 class Renewing(Call):
-    """A call of the guard, which is its own operator: it renews its lease as it goes along."""
+    """A call of the guard."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(log)
         self.session, self.renewed = session, session.machine.boottime()
+        self.interval = session.renew()["expires_in"] / 4
 
     def check(self) -> None:
-        if self.session.machine.boottime() > self.renewed + TTL / 4:
+        if self.session.machine.boottime() > self.renewed + self.interval:
             self.session.renew()
             self.renewed = self.session.machine.boottime()
 
@@ -134,14 +151,18 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
 
 
 def left_by_a_guard(service: Service, lease: Json) -> bool:
-    """Whether a valid lease is that of this service's guard, or of its recovery, and that process is gone."""
+    """Whether a lease is that of this service's guard, or of its recovery, and that process is gone.
+
+    Another process may have its number by now.
+    """
     owner = lease["owner"]
-    here = owner.get("user") == OWNER["user"] and owner.get("host") == OWNER["host"]
+    here = owner.get("user") == USER and owner.get("host") == HOST
     ours = here and owner.get("command") in ("guard", "recover") and lease.get("service") == service.name
-    return ours and not service.machine.process_stat(int(owner.get("pid") or 0))
+    born = service.machine.birth(int(owner.get("pid") or 0))
+    return ours and (born is None or born != (owner.get("start") or born))
 
 
-def look(session: Session, service: Service) -> bool:
+def look(session: OwnOperator, service: Service) -> bool:
     """Look once, and act if the verdict says so; return whether there is still a transition to guard."""
     transition, raw = transition_of(service), read_lease(session.machine)
     lease = lease_view(session.machine, raw)
@@ -153,7 +174,7 @@ def look(session: Session, service: Service) -> bool:
         return True
     what, why = verdict(service, transition, lease)
     if what != "wait":
-        session.acquire(dict(OWNER, pid=os.getpid()), service.name, why, TTL, reclaim=left)
+        session.take(service, "guard", transition, why, left)
         if transition_of(service) == transition and verdict(service, transition, lease)[0] == what:
             log({"verdict": what, "why": repr(why)})
             finish(session, service, transition, what, why)
@@ -164,7 +185,7 @@ def look(session: Session, service: Service) -> bool:
 
 def guard(machine: Machine, name: str) -> int:
     """Watch until the transition is gone. Ends with a status that tells systemd not to start it again."""
-    session, service = Session(machine), Service(machine, name)
+    session, service = OwnOperator(machine), Service(machine, name)
     transition_of(service)
     machine.notify("READY=1")  # `transition.begin` waits for it
     while True:
@@ -183,11 +204,11 @@ def guard(machine: Machine, name: str) -> int:
 
 def recover(machine: Machine, name: str) -> int:
     """At boot, before the service starts: tidy a transition of another boot. Never waits for anything."""
-    session, service = Session(machine), Service(machine, name)
+    session, service = OwnOperator(machine), Service(machine, name)
     transition, why = transition_of(service), "the host was rebooted"
     if transition is not None and transition.get("boot_id") != machine.boot_id:
         raw = read_lease(machine)
         left = raw if raw and raw["boot_id"] == machine.boot_id and left_by_a_guard(service, raw) else None
-        session.acquire(dict(OWNER, pid=os.getpid(), command="recover"), service.name, why, TTL, reclaim=left)
+        session.take(service, "recover", transition, why, left)
         finish(session, service, transition, "converge", why, at_boot=True)
     return 0

@@ -19,6 +19,7 @@ TRANSITION: Shape = {
     "to": str,
     "boot_id": str,
     "grace": NUMBER_OR_NONE,
+    "lease": NUMBER_OR_NONE,
     "stop_timeout": NUMBER_OR_NONE,
     "port": NUMBER_OR_NONE,
     "started_boottime": NUMBER_OR_NONE,

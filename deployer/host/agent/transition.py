@@ -45,12 +45,14 @@ RECOVER_UNIT = """\
 Description=deployer: tidy a deployment of service %i that a power failure cut short
 Before={unit}
 ConditionPathExists={state}/%i/transition.json
+StartLimitIntervalSec=60
+StartLimitBurst=5
 
 [Service]
 Type=oneshot
-ExecStart=-{command} recover %i
+ExecStart={command} recover %i
 {environment}TimeoutStartSec=20
-
+{again}
 [Install]
 WantedBy=multi-user.target
 """
@@ -76,6 +78,8 @@ def install(service: Service) -> bool:
         "environment": "".join(f"Environment={quoted(key + '=' + os.environ[key])}\n" for key in overrides),
         "state": machine.state_dir,
         "done": GUARD_DONE,
+        # Killed, it begins again. An older systemd refuses a unit of this type that says so.
+        "again": "Restart=on-failure\nRestartSec=1\n" if (machine.systemd_version() or 0) >= 244 else "",
         "unit": unit_name("%i"),
     }
     recover = os.path.join(machine.live_dir, "deployer-recover@.service")

@@ -10,7 +10,6 @@ import pytest
 
 from deployer.host.agent import guard
 from deployer.host.agent.base import Fail
-from deployer.host.agent.lease import Session
 from tests.fakes.host import FakeService
 from tests.fakes.machine import Engine, FakeMachine
 from tests.unit.host.agent.conftest import PORT, Operator
@@ -85,7 +84,7 @@ def test_whoever_goes_back_brings_it_back(
     elif by == "guard":
         idle.end()
         operator.leave()
-        assert guard.look(Session(machine), idle)
+        assert guard.look(guard.OwnOperator(machine), idle)
     else:
         machine.reboot()
         assert guard.recover(machine, "kimi") == 0

@@ -32,7 +32,7 @@ def service(machine: FakeMachine) -> FakeService:
 
 def look(machine: FakeMachine) -> bool:
     """What the guard does twice a second."""
-    return guard.look(Session(machine), FakeService(machine, "kimi"))
+    return guard.look(guard.OwnOperator(machine), FakeService(machine, "kimi"))
 
 
 def is_restored(service: FakeService) -> bool:
@@ -289,6 +289,31 @@ def test_its_own_lease_does_not_expire_while_it_works(
     assert is_restored(service), "although stopping alone took longer than its lease lives"
 
 
+@pytest.mark.parametrize("setting", [6.0, None])
+def test_its_lease_lives_as_long_as_an_operators(
+    machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch, setting: float
+) -> None:
+    leave_dead(service, operator, **({"lease": setting} if setting else {}))
+    killed_in_converge(machine, monkeypatch, 999_999)
+    assert (read_lease(machine) or {})["ttl"] == (setting or guard.TTL)
+
+
+def test_nobody_else_is_let_in_between_its_renewals(
+    machine: FakeMachine, service: FakeService, operator: Operator
+) -> None:
+    """What it asks of the machine may take longer than its lease lives."""
+    leave_dead(service, operator, lease=6.0)
+    slow = machine.journal_cursor
+
+    def journal_cursor() -> str:
+        machine.sleep(8.0)
+        return slow()
+
+    machine.journal_cursor = journal_cursor  # type: ignore[method-assign]
+    look(machine)
+    assert is_restored(service)
+
+
 class Killed(BaseException):
     """The process ends here, as by SIGKILL: nothing of it runs on."""
 
@@ -301,17 +326,22 @@ def killed_in_converge(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, pi
 
     with monkeypatch.context() as patched:
         patched.setattr("os.getpid", lambda: pid)
+        patched.setattr(machine, "birth", lambda number: number * 7)
         patched.setattr(Session, "finish", killed)
         patched.setattr(Converging, "run", killed)
         with pytest.raises(Killed):
             look(machine)
 
 
+@pytest.mark.parametrize("pid", ["gone", "given to another process"])
 def test_a_guard_takes_up_the_work_of_the_one_before_at_once(
-    machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch, pid: str
 ) -> None:
     leave_dead(service, operator)
     killed_in_converge(machine, monkeypatch, 999_999)
+    if pid != "gone":
+        machine.left[999_999] = None
+        monkeypatch.setattr(machine, "birth", lambda number: 8)
     begun = machine.boottime()
     look(machine)
     assert is_restored(service)
@@ -323,9 +353,10 @@ def test_a_guard_takes_no_other_lease(
     machine: FakeMachine, service: FakeService, operator: Operator, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     leave_dead(service, operator)
-    owner = {"user": "root", "host": "localhost", "pid": 999_999, "command": "guard"}
+    owner: dict[str, Any] = {"user": "root", "host": "localhost", "pid": 999_999, "command": "guard"}
     if other == "alive":
-        monkeypatch.setattr(machine, "process_stat", lambda pid: ["S"])
+        monkeypatch.setattr(machine, "birth", lambda pid: 8)
+        owner["start"] = 8
     if other == "an operator's":
         owner = OWNER
     Session(machine).acquire(owner, "mini" if other == "of another service" else "kimi", "", 60.0)

@@ -57,7 +57,11 @@ def test_guard_and_recover_units_name_the_service(machine: FakeMachine, service:
     text = Path(machine.live_dir, "deployer-recover@.service").read_text()
     assert "Before=sglang-%i.service" in text
     assert "TimeoutStartSec=20" in text
+    assert "Restart=on-failure" in text
     assert not transition.install(service), "nothing is written twice"
+    machine.systemd_version = lambda: 239  # type: ignore[method-assign]
+    assert transition.install(service)
+    assert "Restart=" not in Path(machine.live_dir, "deployer-recover@.service").read_text(), "it would be refused"
 
 
 # --- releases ---------------------------------------------------------------------------------------------------
