@@ -63,6 +63,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         self.before = self.candidate.previous
+        self._over = set[str]()
         self._handlers: dict[Step, Callable[[], Step]] = {
             Step.TRANSITION: self._transition,
             Step.STOP: self._stop,
@@ -107,6 +108,10 @@ class Steps:
         return run_hooks(self.session.service.hooks, facts, self.reporter)
 
     def _after(self, event: str) -> None:
+        """Run the hooks of a moment that is over, once: a step that is done again is no second moment."""
+        if event in self._over:
+            return
+        self._over.add(event)
         facts = facts_of(self.session, event, self.candidate, self.before)
         report_hooks(self.session.service.hooks, facts, self.reporter)
 
@@ -314,10 +319,10 @@ class Steps:
             expect_invocation=self.started().invocation_id,
         )
         self.reporter.done(f"{candidate.release} is the live release")
-        self._after("after_promote")
         return self._enter(Step.FINISH)
 
     def _finish(self) -> Step:
+        self._after("after_promote")  # here, so that a connection lost behind the promotion does not skip it
         client, candidate = self.session.client, self.candidate
         state = self.session.state()
         patch: dict[str, object] = {

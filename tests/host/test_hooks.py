@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 
+from deployer.cli import main
 from deployer.config.hooks import EVENTS, Hooks
 from deployer.config.profile import load_profile, profile_folders
 from deployer.deploy import hooks as hooks_module
 from deployer.deploy.apply import apply
 from deployer.deploy.hooks import run_hooks
 from deployer.deploy.reporter import Reporter
-from deployer.errors import HookRefused
+from deployer.errors import ChannelLost, HookRefused
+from deployer.host.client import HostClient
 from deployer.records.hook import HookFacts
+from deployer.records.host import Transition
 from deployer.records.outcome import Outcome
-from tests.fakes.host import FakeWorld
+from deployer.records.step import Step
+from tests.fakes.host import FakeHost, FakeWorld
 from tests.unit.deploy.test_apply import LIVE, TP2, Agreed, engine, live_copy, restored, session
 
 FACTS = HookFacts("after_restore", "kimi", "gpu1", "0001-tp1", "tp1", "0002-tp2", 1.0, "a@b", "it died", True)
@@ -104,6 +108,45 @@ def test_a_failure_afterwards_is_reported_and_breaks_nothing(made: FakeWorld, pr
     reporter = Warnings()
     assert apply_with(made, program, event, reporter).outcome == "live"
     assert [event in text for text in reporter.texts] == [True]
+
+
+def test_a_connection_lost_behind_the_promotion_skips_no_hook(
+    made: FakeWorld, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, lost = HostClient.transition_step, [ChannelLost("gone")]
+
+    def lose(client: HostClient, service: str, step: Step, patch: Any = None) -> Transition:
+        if step is Step.FINISH and lost:
+            raise lost.pop()
+        return record(client, service, step, patch)
+
+    monkeypatch.setattr(HostClient, "transition_step", lose)
+    assert apply_with(made, program).outcome == "live"
+    assert not lost
+    assert events(program).count("after_promote") == 1
+
+
+def test_the_command_says_that_a_hook_refused_and_exits_with_3(
+    made: FakeWorld, program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program.parent / "fail").write_text("before_stop")
+    inventory = program.parent / "inventory.toml"
+    inventory.write_text(
+        '[hosts.gpu1]\ngpus = 2\n[services.kimi]\nhost = "gpu1"\nmodel = "/m"\n'
+        'engine.python = "/opt/sglang/bin/python"\nbench = {levels = [2], place = "host"}\n'
+        f'[hooks.programs]\nbefore_stop = ["{program}"]\n'
+    )
+    monkeypatch.chdir(program.parent)
+    monkeypatch.setattr("deployer.cli.main.install_signals", lambda: None)
+    monkeypatch.setattr("deployer.host.connect.connect", lambda config, **_: FakeHost(made))
+    assert main.run(["-i", str(inventory), "apply", "tp2", "--yes", "--json"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    failure = document["failure"]
+    assert (document["outcome"], document["exit_code"]) == ("refused", 3)
+    assert (failure["signature"], failure["phase"]) == ("HookRefused", "transition")
+    assert "before_stop" in failure["cause"]
+    assert "[hooks]" in failure["remedy"]
+    restored(made)
 
 
 @pytest.mark.parametrize("event", ["before_restore", "after_restore"])
