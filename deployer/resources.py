@@ -1,7 +1,8 @@
-"""The files that ship with deployer: beside the package in a checkout, inside it in a wheel."""
+"""The files that ship with deployer, beside the package in a checkout, inside it in a wheel; and the user's cache."""
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -20,6 +21,12 @@ def shipped(kind: str) -> Path:
 def package_root() -> Path:
     """The folder that holds the ``deployer`` package (a checkout or a site-packages folder)."""
     return _PACKAGE.parent
+
+
+def cache_folder(kind: str) -> Path:
+    """The user's folder of what could be found out again: ``asked`` or ``ahead``. It need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "deployer" / kind
 
 
 @cache

@@ -38,7 +38,7 @@ def stages(inventory: Path) -> dict[str, float]:
         with without_mock():
             from deployer.host import ssh
     service = site.service()
-    config = site.host(service.host)
+    config = site.host(service.host).destination
     with stage("SSH connection and login"):
         connection = ssh.open_connection(config)
     with stage("SSH session, Python on the host"):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from deployer.config.settings import Settings
     from deployer.deploy.reporter import Reporter
     from deployer.deploy.session import Session
+    from deployer.host.ahead import Ahead, Memory
     from deployer.host.protocol import Host
     from deployer.records.host import Hold
 
@@ -41,6 +42,8 @@ class App:
         self.flags = flags or {}
         #: Whether a file named ``-`` is written to stdout.
         self.stdout_taken = False
+        self._memory: Memory | None = None
+        self._ahead: Ahead | None = None
         #: Held while a person is asked: hosts that are connected side by side ask one after the other.
         self._asking = threading.Lock()
 
@@ -133,10 +136,37 @@ class App:
                 raise UsageError("the password is not valid text in this terminal's encoding") from error
 
         return connect(
-            host,
+            host.destination,
             password_prompt=prompt_for_password if self.interactive else None,
             waiting=lambda: load_in_background(meanwhile),  # no sooner: the key exchange needs the processor, too
         )
+
+    def connect_ahead(self) -> None:
+        """Begin to connect to the host that the same files led to before; `session` uses it if they still do.
+
+        Of use to a command that asks for /health first: that is requested, too.
+        """
+        from deployer.host.ahead import Ahead, Memory
+
+        if has_working_directory():
+            self._memory = Memory(self.flags)
+            place = self._memory.recall()
+            self._ahead = Ahead(place) if place is not None else None
+
+    def _reach(self, service: ServiceConfig, config: HostConfig, meanwhile: Sequence[str]) -> Host:
+        """Return the connection that was begun ahead, if it leads to the service's host, else a new one."""
+        memory, ahead = self._memory, self._ahead
+        self._memory = self._ahead = None
+        host: Host | None = None
+        if ahead is not None and ahead.destination == config.destination:
+            host = ahead.host()
+        elif ahead is not None:
+            ahead.drop()
+        host = host or self.connect(config, meanwhile=meanwhile)
+        if memory is not None and config.transport == "ssh" and self.settings.inventory is not None:
+            files = [Path.cwd() / ".env", Path.cwd() / "deployer.toml", self.settings.inventory.absolute()]
+            memory.keep(config.destination, service.bind, service.port, files)
+        return host
 
     @contextmanager
     def session(
@@ -149,7 +179,7 @@ class App:
         service = service or self.service()
         config = self.inventory.host(service.host)
         templates, learned = self.template_folders(), self.flags_folder()
-        first = [self.connect(config, meanwhile=("deployer.deploy.session", *meanwhile))]
+        first = [self._reach(service, config, ("deployer.deploy.session", *meanwhile))]
 
         def connect(host: HostConfig) -> Host:
             return first.pop() if first else self.connect(host)

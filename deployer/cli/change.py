@@ -187,6 +187,7 @@ def apply(
         profile = saved.plan.profile
     if profile is None:
         raise UsageError("apply needs a PROFILE", remedy="`deployer profiles` lists them; for example: apply tp8")
+    app.connect_ahead()
 
     def work(session: Session, reporter: Reporter) -> Outcome:
         from deployer.deploy.apply import apply as apply_profile
@@ -303,6 +304,7 @@ def plan(app: App, profile: str, diff: bool, detailed_exitcode: bool, out: Path 
       deployer plan tp8 --detailed-exitcode --json
       deployer plan tp8 --out tp8.plan
     """
+    app.connect_ahead()
     wanted = app.profile(profile)
 
     def view(preview: Preview) -> RenderableType:

@@ -56,6 +56,7 @@ def status(app: App, watch: bool, interval: float, verbose: bool, strict: bool) 
         raise UsageError(
             "--watch redraws a terminal and cannot be one JSON document", remedy="leave out one of the two"
         )
+    app.connect_ahead()
     if len(services := app.services()) > 1:
         return status_of_all(app, services, watch, interval, verbose, strict)
     with app.session("status", meanwhile=["deployer.inspect.status"]) as session:

@@ -32,6 +32,8 @@ from deployer.config.problems import Model, Problem, complain, load_toml, merge_
 from deployer.config.secrets import LocalPath, Secret
 from deployer.config.wording import KeyPath, nearest, printable, shown, unknown
 from deployer.errors import UsageError
+from deployer.records.destination import FIELDS as DESTINATION
+from deployer.records.destination import Destination
 
 T = TypeVar("T")
 
@@ -65,6 +67,14 @@ class HostConfig(Model):
     gpus: int | None = Field(None, ge=0, le=1024, description="number of GPUs in the host; 0: none")
     connect_timeout: Seconds = Field(15.0, description="time limit for connecting, in seconds")
     keepalive: int = Field(15, ge=1, le=3600, description="seconds between SSH keepalives")
+
+    @property
+    def destination(self) -> Destination:
+        """How it is reached."""
+        paths = {name: getattr(self, name) for name in ("identity_file", "ssh_config", "known_hosts")}
+        values: dict[str, Any] = {name: path and str(path) for name, path in paths.items()}
+        values |= {name: getattr(self, name) for name in DESTINATION if name not in paths}
+        return Destination(**values)
 
     @model_validator(mode="before")
     @classmethod

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from deployer.host.client import HostClient
 from deployer.records.codec import Json
 from deployer.records.host import HostState
 from deployer.records.release import OWN_VARIABLE, Release
+from deployer.resources import cache_folder
 from deployer.sglang.flags.versions import SCHEMA, flag_table
 from deployer.sglang.server.answers import Asked, find_answer, judge, program_text
 from deployer.units.text import comparable
@@ -58,12 +58,6 @@ class Question:
         return words
 
 
-def cache_folder() -> Path:
-    """Return the folder on the operator's machine in which answers are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "deployer" / "asked"
-
-
 def ask_host(
     client: HostClient,
     service: ServiceConfig,
@@ -82,7 +76,7 @@ def ask_host(
     why = _cannot(observed)
     if why is not None:
         return [Asked("unknown", why) for _ in questions]
-    store = _Store(cache or cache_folder())
+    store = _Store(cache or cache_folder("asked"))
     keys = [_key(service, observed, question) for question in questions]
     answers: dict[str, Asked] = {}
     groups: dict[str, list[int]] = {}

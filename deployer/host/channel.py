@@ -117,6 +117,8 @@ class ChannelHost:
         self._ids = itertools.count(1)
         self._sending = threading.Lock()
         self._waiting: dict[int, queue.SimpleQueue[Json | None]] = {}
+        #: Requests that were sent before anybody called for their answers.
+        self._begun: dict[str, tuple[int, queue.SimpleQueue[Json | None]]] = {}
         self._lost: str | None = None
         self._closed = False
         self._reader = threading.Thread(target=self._read, args=(first,), name=f"channel-{name}", daemon=True)
@@ -142,7 +144,8 @@ class ChannelHost:
         return answer
 
     def call(self, op: str, args: Json | None = None, *, timeout: float = 30.0) -> Json:
-        call_id, answers = self._request(op, args)
+        begun = self._begun.pop(_spelt(op, args), None) if self._begun else None
+        call_id, answers = begun or self._request(op, args)
         deadline = time.monotonic() + timeout
         try:
             while True:
@@ -157,6 +160,11 @@ class ChannelHost:
                     return result_of(message)
         finally:
             self._waiting.pop(call_id, None)
+
+    def begin(self, op: str, args: Json) -> None:
+        """Send the request now; the next `call` of the same takes its answer."""
+        call = self._request(op, args)
+        self._begun[_spelt(op, args)] = call
 
     def stream(self, op: str, args: Json | None = None) -> ChannelStream:
         call_id, answers = self._request(op, args)
@@ -245,6 +253,10 @@ def take(answers: queue.SimpleQueue[Json | None], timeout: float | None) -> Json
         return answers.get(timeout=timeout)
     except queue.Empty:
         return _NOTHING
+
+
+def _spelt(op: str, args: Json | None) -> str:
+    return json.dumps([op, args or {}], sort_keys=True)
 
 
 def disk_is_full(code: str, detail: Json) -> bool:

@@ -171,15 +171,7 @@ class HostClient:
         timeout: float = HEALTH_TIMEOUT,
     ) -> HttpAnswer:
         """Send one HTTP request to a server from its own host. Raise AgentError ``http`` if there is no answer."""
-        args = {
-            "method": method,
-            "path": path,
-            "port": endpoint.port,
-            "address": endpoint.address,
-            "body": body,
-            "headers": {**endpoint.headers, **(headers or {})},
-            "timeout": timeout,
-        }
+        args = endpoint.request(method, path, body=body, headers=headers, timeout=timeout)
         return self._ask(HttpAnswer.from_json, "http", args, timeout + 10.0)
 
     def sample(self, seconds: float, *, interval: float = 1.0, endpoint: Endpoint | None = None) -> Sampled:

@@ -1,4 +1,4 @@
-"""From a host of the inventory to a connected `Host`."""
+"""From a destination to a connected host."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from deployer.config.inventory import HostConfig
 from deployer.errors import HostError
 from deployer.host.channel import ChannelHost
 from deployer.host.local import LocalHost
-from deployer.host.protocol import Host
+from deployer.records.destination import Destination
 
 if TYPE_CHECKING:
     from deployer.host.ssh import PasswordPrompt
@@ -22,11 +22,11 @@ SCHEMA = 1
 
 
 def connect(
-    config: HostConfig,
+    config: Destination,
     *,
     password_prompt: PasswordPrompt | None = None,
     waiting: Callable[[], None] = lambda: None,
-) -> Host:
+) -> ChannelHost:
     """Connect, start the agent as root and greet it.
 
     ``password_prompt`` is called if sudo wants a password, ``waiting`` as soon as only the host is at work. Raise
@@ -38,8 +38,9 @@ def connect(
         waiting()
         host = LocalHost(config.name, python=config.python, prefix=prefix)
     else:
-        with without_mock():
-            from deployer.host.ssh import SSHHost
+        load_ssh()
+        from deployer.host.ssh import SSHHost
+
         host = SSHHost(config, password_prompt=password_prompt, waiting=waiting)
     hello = host.hello()
     if hello["schema"] != SCHEMA:
@@ -53,6 +54,12 @@ def connect(
             remedy="use a host that was booted with systemd; to practise on this machine: `deployer rehearse up`",
         )
     return host
+
+
+def load_ssh() -> None:
+    """Import the libraries of SSH: paramiko and Fabric."""
+    with without_mock():
+        import_module("deployer.host.ssh")
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from typing import Any
 
 import paramiko
 
-from deployer.config.inventory import HostConfig
 from deployer.errors import ConfigError, HostKeyRejected
+from deployer.records.destination import Destination
 
 
 def fingerprint(key: Any) -> str:
@@ -23,7 +23,7 @@ def _sha256(data: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(data).digest()).decode("ascii").rstrip("=")
 
 
-def known_hosts_files(config: HostConfig, ssh_config: dict[str, Any]) -> list[Path]:
+def known_hosts_files(config: Destination, ssh_config: dict[str, Any]) -> list[Path]:
     """Return the files that hold host keys; new keys are written to the first."""
     if config.known_hosts is not None:
         return [Path(config.known_hosts).expanduser()]
@@ -97,7 +97,7 @@ def changed_key(hostname: str, offered: str, known: str, where: str) -> HostKeyR
     )
 
 
-def install(client: paramiko.SSHClient, config: HostConfig, ssh_config: dict[str, Any], *, jump: bool) -> list[Path]:
+def install(client: paramiko.SSHClient, config: Destination, ssh_config: dict[str, Any], *, jump: bool) -> list[Path]:
     """Give an unconnected client its known keys and its policy. Return the files that were read.
 
     A jump host is never pinned (the pin is the target's key): it is checked against known_hosts.

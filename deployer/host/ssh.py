@@ -17,7 +17,6 @@ from typing import Any
 import paramiko
 from fabric import Config, Connection
 
-from deployer.config.inventory import HostConfig
 from deployer.errors import AuthenticationFailed, ConfigError, HostError, HostKeyRejected, HostUnreachable
 from deployer.host import hostkeys
 from deployer.host.channel import (
@@ -31,6 +30,7 @@ from deployer.host.channel import (
     begin_agent,
     not_ready,
 )
+from deployer.records.destination import Destination
 
 # Its failures arrive as exceptions; what it logs besides (tracebacks of its threads) is not for the terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -119,7 +119,7 @@ class SSHHost(ChannelHost):
 
     def __init__(
         self,
-        config: HostConfig,
+        config: Destination,
         *,
         password_prompt: PasswordPrompt | None = None,
         waiting: Callable[[], None] = lambda: None,
@@ -142,7 +142,7 @@ class SSHHost(ChannelHost):
 # --- the way there ----------------------------------------------------------------------------------------------
 
 
-def connect_with_retries(config: HostConfig) -> Connection:
+def connect_with_retries(config: Destination) -> Connection:
     """Return an open connection. Only an unreachable host is tried again; a refusal by it is final."""
     for attempt in range(1, ATTEMPTS):
         try:
@@ -152,7 +152,7 @@ def connect_with_retries(config: HostConfig) -> Connection:
     return open_connection(config)
 
 
-def open_connection(config: HostConfig) -> Connection:
+def open_connection(config: Destination) -> Connection:
     """Connect once. Raise HostUnreachable, HostKeyRejected or AuthenticationFailed if that fails."""
     connection = make_connection(config)
     files: list[Path] = []
@@ -217,13 +217,13 @@ def bound_silence(sock: Any, keepalive: int) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, (keepalive * 2 + 15) * 1000)
 
 
-def make_connection(config: HostConfig) -> Connection:
+def make_connection(config: Destination) -> Connection:
     """Return Fabric's connection, unopened, with ssh_config, jump hosts and time-outs as configured."""
     path = config.ssh_config
     if path is not None and not Path(path).is_file():
         raise ConfigError(f"ssh_config {path} of host {config.name} does not exist")
     try:
-        fabric = Config(runtime_ssh_path=str(path) if path is not None else None)
+        fabric = Config(runtime_ssh_path=path)
     except (paramiko.SSHException, OSError, ValueError) as error:
         raise ConfigError(
             f"{path or 'ssh_config'} cannot be used: {error}",
@@ -232,8 +232,8 @@ def make_connection(config: HostConfig) -> Connection:
     timeout = max(1, math.ceil(config.connect_timeout))
     kwargs: dict[str, Any] = {"banner_timeout": timeout, "auth_timeout": timeout, "channel_timeout": timeout}
     if config.identity_file is not None:
-        check_identity(config.identity_file, config.name)
-        kwargs["key_filename"] = [str(config.identity_file)]
+        check_identity(Path(config.identity_file), config.name)
+        kwargs["key_filename"] = [config.identity_file]
     known = fabric.base_ssh_config.lookup(config.address)
     jump = config.proxy_jump or known.get("proxyjump")
     return Connection(
@@ -297,7 +297,7 @@ def close_chain(connection: Connection) -> None:
 
 
 def become_root(
-    connection: Connection, config: HostConfig, password_prompt: PasswordPrompt | None
+    connection: Connection, config: Destination, password_prompt: PasswordPrompt | None
 ) -> tuple[Pipe, bytes]:
     """Start the agent as root: by the login itself, by ``sudo -n``, or with a password for ``sudo -S``."""
     python = f"{shlex.quote(config.python)} {' '.join(FLAGS)} -c '{BOOTSTRAP}'"
@@ -353,7 +353,7 @@ def give_password(pipe: SSHPipe, password: str) -> bytes:
         done.set()
 
 
-def refused_by_sudo(config: HostConfig, user: str, status: int | None, stderr: str) -> HostError:
+def refused_by_sudo(config: Destination, user: str, status: int | None, stderr: str) -> HostError:
     """Return why sudo did not start the agent, by what it printed."""
     # sudo gives a reason for each refusal of its own.
     no_program = "command not found" in stderr or not stderr.strip()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deployer.reach import unit_name
+from deployer.reach import HEALTH_TIMEOUT, unit_name
+from deployer.records.codec import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,26 @@ class Endpoint:
     def secrets(self) -> tuple[str, ...]:
         """What must not be shown or logged."""
         return (self.api_key,) if self.api_key else ()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = HEALTH_TIMEOUT,
+    ) -> Json:
+        """Return an HTTP request to it as the agent's operation ``http`` takes it."""
+        return {
+            "method": method,
+            "path": path,
+            "port": self.port,
+            "address": self.address,
+            "body": body,
+            "headers": {**self.headers, **(headers or {})},
+            "timeout": timeout,
+        }
 
     def __str__(self) -> str:
         host = f"[{self.address}]" if ":" in self.address else self.address

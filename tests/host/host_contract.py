@@ -140,7 +140,7 @@ def make_place(kind: str, host: RehearsalHost | None) -> Place:
         return LocalHost("local", python="/usr/bin/python3", prefix=prefix)
 
     def ssh() -> ChannelHost:
-        return SSHHost(HostConfig(**host.host_config))
+        return SSHHost(HostConfig(**host.host_config).destination)
 
     return Place(kind, host.address, local if kind == "local" else ssh, rehearsal=host)
 

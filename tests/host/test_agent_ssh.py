@@ -26,6 +26,7 @@ from deployer.host import ssh
 from deployer.host.client import HostClient
 from deployer.host.connect import connect
 from deployer.host.streams import Events
+from deployer.records.destination import Destination
 from deployer.records.events import LogLine
 from deployer_rehearsal.host import RehearsalHost
 from deployer_rehearsal.system import PASSWORD
@@ -33,8 +34,8 @@ from tests.host.host_contract import PORT, SERVICE, acquire, go_live, make_place
 from tests.patience import PATIENCE, until
 
 
-def config(host: RehearsalHost, user: str = "root", **changes: Any) -> HostConfig:
-    return HostConfig(**{**host.login(user), **changes})
+def config(host: RehearsalHost, user: str = "root", **changes: Any) -> Destination:
+    return HostConfig(**{**host.login(user), **changes}).destination
 
 
 def key_line(host: RehearsalHost) -> str:
@@ -200,7 +201,7 @@ def write_ssh_config(host: RehearsalHost, path: Path, text: str) -> Path:
 @pytest.mark.parametrize("jump", ["", "ProxyJump root@jump", "ProxyJump none"])
 def test_ssh_config_and_jump_hosts(rehearsal_host: RehearsalHost, tmp_path: Path, jump: str) -> None:
     path = write_ssh_config(rehearsal_host, tmp_path / "config", f"Host target\n  User operator\n  {jump}\n")
-    host = connect(HostConfig(name="target", address="target", ssh_config=path))
+    host = connect(HostConfig(name="target", address="target", ssh_config=path).destination)
     assert host.call("hello")["uid"] == 0
     host.close()
 
@@ -250,7 +251,7 @@ from deployer.host.heartbeat import Heartbeat
 from deployer_rehearsal.host import find
 from tests.host.host_contract import Connection, acquire, begin, stop
 host = find(sys.argv[1])[0]
-client = Connection(connect(HostConfig(**host.host_config)), host.address)
+client = Connection(connect(HostConfig(**host.host_config).destination), host.address)
 acquire(client, ttl=300.0)
 Heartbeat(client, 300.0).start()
 begin(client, "0001-a", "0002-b")

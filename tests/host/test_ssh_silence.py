@@ -16,7 +16,7 @@ ssh.ATTEMPTS = 1
 where = {"address": "127.0.0.1", "port": int(sys.argv[1]), "user": "root", "connect_timeout": 5.0}
 files = {"known_hosts": "/dev/null"}
 try:
-    ssh.open_connection(HostConfig.model_validate({"name": "h", **where, **files}))
+    ssh.open_connection(HostConfig.model_validate({"name": "h", **where, **files}).destination)
 except HostUnreachable:
     print("unreachable")
 """

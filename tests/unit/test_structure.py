@@ -117,6 +117,7 @@ def test_what_travels_or_stands_alone_imports_nothing_of_the_rest(package: str, 
 #: What the command line takes from rooms that it has no decision to make with, and for what.
 LOOKED_UP = {
     "deployer.host.connect": "the way to a host, which it hands to a session",
+    "deployer.host.ahead": "a connection that is begun before the configuration is read",
     "deployer.host.client": "the type of a connected host",
     "deployer.host.protocol": "the type of a connection",
     "deployer.sglang.rules": "`check --explain` prints a rule",

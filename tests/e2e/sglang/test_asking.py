@@ -40,7 +40,7 @@ def test_it_judges_many_command_lines_at_once(sglang_site: SglangSite, tmp_path:
         Question([PYTHON, "-m", "sglang.launch_server", *BASE, *words], service.environment)  # type: ignore[arg-type]
         for words, _, _ in cases
     ]
-    client = HostClient(connect(inventory.host(service.host), password_prompt=None))
+    client = HostClient(connect(inventory.host(service.host).destination, password_prompt=None))
     try:
         observed = client.observe({service.name: service.port}, engine=PYTHON, model=MODEL)
         found = ask_host(client, service, observed, questions, cache=tmp_path / "asked")

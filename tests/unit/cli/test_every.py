@@ -19,6 +19,7 @@ from deployer.deploy.session import Session
 from deployer.errors import HostUnreachable, worst
 from deployer.host.protocol import Host
 from deployer.inspect.history import History
+from deployer.resources import cache_folder
 from tests.fakes.host import FakeHost, FakeWorld
 from tests.patience import PATIENCE
 
@@ -248,3 +249,19 @@ def test_every_exit_code_has_its_place_in_the_order() -> None:
 
     assert codes(errors.DeployerError) <= set(errors.WORST_FIRST)
     assert (worst([]), worst([0, 10]), worst([0, 8, 3]), worst([8, 6])) == (0, 10, 8, 6)
+
+
+def test_a_command_connects_once_and_to_what_the_inventory_says(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    site.write({"zeta": ("a", 30000)})
+    assert [site.run("status"), site.connections["a"]] == [0, 1]
+    assert [site.run("status"), site.connections["a"]] == [0, 2]
+    [memory] = cache_folder("ahead").iterdir()
+    memory.write_text(memory.read_text().replace('"name": "a"', '"name": "b"'))
+    assert site.run("status") == 0
+    assert site.connections == {"a": 3, "b": 1}
+    assert [site.run("status"), site.connections["a"]] == [0, 4]
+    site.write({"alone": ("b", 30000)})
+    assert [site.run("status"), site.connections["b"]] == [0, 2]

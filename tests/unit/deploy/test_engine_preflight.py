@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from deployer.deploy.engine_preflight import KEPT, Question, ask_host, cache_folder, kept_values
+from deployer.deploy.engine_preflight import KEPT, Question, ask_host, kept_values
 from deployer.errors import AgentError, ChannelLost, ConfigError, HostError
 from deployer.host.client import HostClient
 from deployer.inspect.learn import learn, tables
 from deployer.records.hardware import EngineFacts
 from deployer.records.host import HostState
+from deployer.resources import cache_folder
 from deployer.sglang.flags.versions import flag_table
 from deployer.sglang.server.answers import Asked, find_answer
 from deployer.sglang.server.question_program import MARK
@@ -208,9 +209,9 @@ def test_a_broken_connection_is_an_error(box: Box) -> None:
 
 def test_the_cache_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/deployer/asked")
+    assert cache_folder("asked") == Path("/somewhere/deployer/asked")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache/deployer/asked"
+    assert cache_folder("asked") == Path.home() / ".cache/deployer/asked"
 
 
 def test_the_last_answer_counts() -> None:

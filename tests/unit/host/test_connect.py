@@ -15,12 +15,13 @@ from deployer.config.inventory import HostConfig
 from deployer.errors import AuthenticationFailed, ConfigError, HostError
 from deployer.host import connect, hostkeys, ssh
 from deployer.host.channel import not_ready
+from deployer.records.destination import Destination
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMCwuW5jS0S6fDg4ZaH8m0gV5cYqu5eHc8y2Vk7zC5kA"
 
 
-def host(**more: Any) -> HostConfig:
-    return HostConfig.model_validate({"name": "box", "address": "127.0.0.1", **more})
+def host(**more: Any) -> Destination:
+    return HostConfig.model_validate({"name": "box", "address": "127.0.0.1", **more}).destination
 
 
 @pytest.mark.parametrize("said", ["", "/bin/flase: No such file or directory"])
