@@ -57,13 +57,15 @@ class Memory:
         variables = {name: value for name, value in os.environ.items() if name.upper().startswith("DEPLOYER_")}
         told = [__version__, os.getcwd(), {name: str(value) for name, value in options.items()}, variables]
         key = hashlib.sha256(json.dumps(told, sort_keys=True).encode("utf-8", "surrogateescape")).hexdigest()
-        self._path = cache_folder("ahead") / f"{key[:32]}.json"
+        self._path: Path | None = None
+        with suppress(RuntimeError):  # an account without a home
+            self._path = cache_folder("ahead") / f"{key[:32]}.json"
         self._known: Place | None = None
 
     def recall(self) -> Place | None:
         """Return the place, None if it is not known or if a file has changed since."""
         with suppress(OSError, ValueError, BadRecord):
-            if self._path.stat().st_uid == os.geteuid():
+            if self._path is not None and self._path.stat().st_uid == os.geteuid():
                 place = Place.from_json(json.loads(self._path.read_bytes()))
                 if all(state_of(Path(json.loads(item)[0])) == item for item in place.files):
                     self._known = place
@@ -72,7 +74,7 @@ class Memory:
     def keep(self, destination: Destination, address: str, port: int, files: Sequence[Path]) -> None:
         """Remember the place that ``files`` led to. Nothing depends on it, so nothing is said if that fails."""
         place = Place(destination, address, port, tuple(state_of(path) for path in files))
-        if place == self._known:
+        if self._path is None or place == self._known:
             return
         with suppress(OSError):
             folder = self._path.parent

@@ -15,6 +15,7 @@ from deployer.host import ahead
 from deployer.host.ahead import Ahead, Memory, Place, state_of
 from deployer.host.channel import ChannelHost
 from deployer.records.destination import Destination
+from deployer.resources import cache_folder
 from tests.fakes.host import FakeHost, FakeWorld
 
 BOX = HostConfig.model_validate({"name": "box", "identity_file": "/k"}).destination
@@ -39,7 +40,7 @@ def test_the_place_is_that_of_the_last_time(files: list[Path]) -> None:
     place = kept(files)
     assert place is not None
     assert (place.destination, place.address, place.port) == (BOX, "127.0.0.1", 30000)
-    [path] = ahead.cache_folder("ahead").iterdir()
+    [path] = cache_folder("ahead").iterdir()
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -66,7 +67,7 @@ def test_whatever_could_lead_elsewhere_makes_it_unknown(
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"destination": 1}', "\udcff"])
 def test_a_damaged_memory_is_none(files: list[Path], text: str) -> None:
     kept(files)
-    [path] = ahead.cache_folder("ahead").iterdir()
+    [path] = cache_folder("ahead").iterdir()
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert Memory(OPTIONS).recall() is None
     assert kept(files) is not None
@@ -77,12 +78,21 @@ def test_a_cache_that_cannot_be_written_disturbs_nothing(files: list[Path], tmp_
     assert kept(files) is None
 
 
+def test_an_account_without_a_home_remembers_nothing(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert kept(files) is None
+
+
 def test_what_nobody_asked_for_in_a_month_is_forgotten(files: list[Path]) -> None:
     kept(files)
-    [old] = ahead.cache_folder("ahead").iterdir()
+    [old] = cache_folder("ahead").iterdir()
     os.utime(old, (0, 0))
     Memory({"inventory": "other.toml"}).keep(BOX, "127.0.0.1", 30000, files)
-    assert old not in ahead.cache_folder("ahead").iterdir()
+    assert old not in cache_folder("ahead").iterdir()
 
 
 def place_of(destination: Destination) -> Place:
