@@ -17,7 +17,7 @@ from deployer.deploy.engine_preflight import ENGINE_REMEDY, engine_complaint, en
 from deployer.deploy.facts import with_host
 from deployer.deploy.outcomes import DRIFT, EXIT_CODES
 from deployer.deploy.plan import make_plan
-from deployer.deploy.preflight import notes, objections, overruled, restart_objections
+from deployer.deploy.preflight import needed_gpus, notes, objections, overruled, restart_objections
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.rollout import Rollout
@@ -152,6 +152,7 @@ def render_release(session: Session, profile: Profile, observed: HostState) -> t
         environment=dict(bundle.environment),
         restart_keys=dict(bundle.restart_keys),
         sglang=version,
+        ready_timeout=session.limits.ready,
         engine=engine_ref(observed.engine),
         model=ModelRef(service.model, observed.model.fingerprint if observed.model else None),
         requested=Requested(
@@ -164,7 +165,7 @@ def render_release(session: Session, profile: Profile, observed: HostState) -> t
         unit=bundle.unit,
         candidate=bundle.candidate,
     )
-    return release, bundle
+    return replace(release, gpus=needed_gpus(observed, service, release)), bundle
 
 
 def apply(

@@ -169,6 +169,9 @@ def _systemd(service: str, state: ServiceState) -> Iterator[Difference]:
     if state.live_name and not state.recover_enabled:
         text = f"deployer-recover@{service}.service is not enabled: no change that a power cut ends is undone at boot"
         yield Difference("enablement", text, converges=True)
+    if state.live_name and not state.assess_enabled:
+        text = f"deployer-assess@{service}.service is not enabled: nobody looks after a boot whether it comes up"
+        yield Difference("enablement", text, converges=True)
     if state.unit.needs_reload:
         text = "the unit files changed since systemd last read them (daemon-reload)"
         yield Difference("unit", text, converges=True)

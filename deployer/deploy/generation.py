@@ -8,17 +8,12 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from deployer.errors import AgentError, ChannelLost
 from deployer.host.client import HostClient
-from deployer.records.codec import Json
+from deployer.reach import GENERATIONS
 from deployer.records.endpoint import Endpoint
 from deployer.sglang.server.info import redact
 
 #: Pause before another try, in seconds.
 RETRY_SECONDS = 0.5
-
-_BODIES: dict[str, Json] = {
-    "/generate": {"text": "Hello", "sampling_params": {"max_new_tokens": 2, "temperature": 0}},
-    "/v1/completions": {"model": "default", "prompt": "Hello", "max_tokens": 2, "temperature": 0},
-}
 
 
 class _NoAnswer(Exception):
@@ -49,7 +44,7 @@ def generate_once(client: HostClient, endpoint: Endpoint, *, timeout: float = 60
 
 def _request(client: HostClient, endpoint: Endpoint, timeout: float) -> str:
     problem = ""
-    for path, body in _BODIES.items():
+    for path, body in GENERATIONS.items():
         try:
             answer = client.http(
                 "POST",

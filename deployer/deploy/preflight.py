@@ -89,7 +89,7 @@ def _gpus(
             )
         return
     by_index = {gpu.index: gpu for gpu in observed.gpus}
-    assigned = list(service.gpus) if service.gpus is not None else sorted(by_index)
+    assigned = _assigned(observed, service)
     if missing := [index for index in assigned if index not in by_index]:
         present = f"{host.name} shows {len(by_index)} ({', '.join(map(str, sorted(by_index)))})"
         yield Objection(
@@ -112,6 +112,16 @@ def _gpus(
                 f"GPU {index} has {(gpu.memory_used - held) / 1024**3:.1f} GiB in use by no process",
                 "a process that died badly may still hold it; `nvidia-smi --gpu-reset` or a reboot frees it",
             )
+
+
+def _assigned(observed: HostState, service: ServiceConfig) -> list[int]:
+    """Return the GPUs that a service may use, by their indices: those of the inventory, else all."""
+    return list(service.gpus) if service.gpus is not None else sorted(gpu.index for gpu in observed.gpus or ())
+
+
+def needed_gpus(observed: HostState, service: ServiceConfig, release: Release) -> tuple[int, ...]:
+    """Return the GPUs that a release runs on, by their indices; none on a host without any."""
+    return tuple(taken(_assigned(observed, service), _layout(release)[1])) if observed.gpus else ()
 
 
 def _held(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import os
 import socket
 import time
@@ -29,7 +28,7 @@ from deployer.host.beside import Beside
 from deployer.host.client import HostClient, JournalPart, Limits
 from deployer.host.heartbeat import Heartbeat
 from deployer.host.protocol import Host
-from deployer.reach import HEALTH_TIMEOUT, serves, unit_name
+from deployer.reach import HEALTH_TIMEOUT, config_key, serves, unit_name
 from deployer.records.answers import LeaseGrant
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine
@@ -48,15 +47,6 @@ Answer = TypeVar("Answer")
 _TRIES = 3
 #: Seconds between two tries to take a lease that somebody else holds.
 POLL = 1.0
-
-
-def config_key(text: str) -> str | None:
-    """Return the API key in a release's config.yaml as deployer writes it: flat, values as JSON strings."""
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "api-key":
-            return str(json.loads(value))
-    return None
 
 
 @dataclass(frozen=True)

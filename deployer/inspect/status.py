@@ -54,6 +54,11 @@ class StatusReport:
         return self.state.transition is not None and not held and not self.state.guard.watching
 
     @property
+    def this_boot(self) -> bool:
+        """Whether the last assessment was that of the boot that the host runs since."""
+        return self.state.boot is not None and self.state.boot.boot_id == self.observed.boot_id
+
+    @property
     def changing_for(self) -> float:
         """Seconds since the transition began; 0 without one."""
         return max(0.0, self.now - self.state.transition.started) if self.state.transition else 0.0
@@ -104,6 +109,7 @@ class StatusReport:
             "hold": encode(self.observed.hold),
             "guard": state.guard.active,
             "last_guard": encode(state.guard.last),
+            "last_boot": state.boot and {**state.boot.as_json(), "this_boot": self.this_boot},
             "unattended": self.unattended,
             "gave_way": list(self.gave_way),
             "drift": list(self.drift),
@@ -127,7 +133,8 @@ def status(session: Session) -> StatusReport:
     away = state.at_rest and not state.enabled and state.transition is None
     gave_way = session.displaced() if away else ()
     if gave_way:  # which is why it neither runs nor would be started
-        expected = ("process", "enablement") if state.recover_enabled else ("process",)
+        rest = state.recover_enabled and state.assess_enabled
+        expected = ("process", "enablement") if rest else ("process",)
         found = tuple(item for item in found if item.kind not in expected)
     words = drift(state, found)
     if state.live:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deployer.reach import HEALTH_TIMEOUT, unit_name
+from deployer.reach import HEALTH_TIMEOUT, key_header, unit_name
 from deployer.records.codec import Json
 
 
@@ -26,7 +26,7 @@ class Endpoint:
     @property
     def headers(self) -> dict[str, str]:
         """The headers that its API wants."""
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return key_header(self.api_key)
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -195,6 +195,37 @@ class GuardDeed(Tolerant):
 
 
 @dataclass(frozen=True, slots=True)
+class Fallback(Tolerant):
+    """The one try of another release, made because the live one did not come up after a boot; ``result``: of it."""
+
+    from_: str = named("from", default="")
+    to: str = ""
+    t: float = 0.0
+    why: str = ""
+    result: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BootReport(Tolerant):
+    """What came of the live release after a boot (``boot_id``), as the host's own assessment found it.
+
+    ``outcome`` is ``waiting``, ``healthy``, ``trying``, ``fell-back``, ``failed``, or ``left`` if somebody else
+    decides. ``release`` is the live one by then; ``tried`` is kept as long as no other may be tried from there.
+    """
+
+    t: float = 0.0
+    boot_id: str = ""
+    release: str = ""
+    outcome: str = ""
+    text: str = ""
+    tried: Fallback | None = None
+
+    def __str__(self) -> str:
+        outcome = {"healthy": "assessed", "fell-back": "FELL BACK", "failed": "FAILED"}.get(self.outcome, "")
+        return f"{moment(self.t)}: {outcome}{': ' if outcome else ''}{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
 class GuardState(Record):
     """The guard unit of a service: systemd's ActiveState and Result; ``last``: what it did last."""
 
@@ -222,7 +253,10 @@ class ServiceState(Record):
     running: Running | None = None
     releases: tuple[Release, ...] = ()
     guard: GuardState = field(default_factory=GuardState)
+    boot: BootReport | None = None
+    """What came of the last boot that was assessed."""
     recover_enabled: bool = False
+    assess_enabled: bool = False
     enabled: bool = False
     listeners: tuple[Listener, ...] = ()
     strays: tuple[Process, ...] = ()

@@ -73,10 +73,11 @@ class LaterBench(Tolerant):
 class Release(Tolerant):
     """One release. Everything that a later ``resume`` or ``rollback`` needs is in it.
 
-    ``previous`` is the release that it replaced or was to replace. ``state`` is ``staged``, ``candidate``, ``live``,
-    ``superseded``, ``failed``, ``inconclusive``, ``interrupted``, ``abandoned``, or ``corrupt`` if its manifest cannot
-    be read (``service`` is empty then). ``unit`` is the text that goes live and ``candidate`` the one that is tried;
-    they are files of their own.
+    ``previous`` is the release that it replaced or was to replace. ``ready_timeout`` is how long its start may take, in
+    seconds, and ``gpus`` are the indices of those that it needs: by these the host assesses a boot. ``state`` is
+    ``staged``, ``candidate``, ``live``, ``superseded``, ``failed``, ``inconclusive``, ``interrupted``, ``abandoned``,
+    or ``corrupt`` if its manifest cannot be read (``service`` is empty then). ``unit`` is the text that goes live and
+    ``candidate`` the one that is tried; they are files of their own.
     """
 
     service: str = ""
@@ -91,6 +92,8 @@ class Release(Tolerant):
     environment: dict[str, str] = field(default_factory=dict)
     restart_keys: dict[str, str] = field(default_factory=dict)
     sglang: str | None = None
+    ready_timeout: float | None = sparse(default=None)
+    gpus: tuple[int, ...] = sparse(default=())
     engine: EngineRef | None = sparse(default=None)
     model: ModelRef = field(default_factory=ModelRef)
     requested: Requested = named("resolved", default_factory=Requested)

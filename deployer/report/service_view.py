@@ -52,6 +52,10 @@ def status_view(report: StatusReport, *, verbose: bool = False) -> RenderableTyp
         )
     if deed := state.guard.last:
         table.add_row("guard", escape(str(deed)))
+    if boot := state.boot:
+        label = "boot" if boot.outcome in ("healthy", "waiting", "left") else "[red]boot[/red]"
+        later = "" if report.this_boot else " [dim](an earlier boot)[/dim]"
+        table.add_row(label, escape(str(boot)) + later)
     if lease := report.lease:
         table.add_row("lease", escape(str(lease)))
     if hold := report.observed.hold:

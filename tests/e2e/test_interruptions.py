@@ -11,7 +11,7 @@ import pytest
 
 from deployer_rehearsal import hosts
 from tests.e2e.conftest import Site, finished
-from tests.patience import until
+from tests.patience import PATIENCE, until
 
 SLOW_CANDIDATE = {"when_argv_contains": "--pp-size"}
 
@@ -32,6 +32,17 @@ def assert_restored(site: Site) -> Any:
     assert seen["transition"] is seen["candidate"] is None
     assert seen["drift"] == []
     return seen
+
+
+def assessed(site: Site) -> Any:
+    """What the host found after the boot, once it is known."""
+
+    def known() -> Any:
+        output, _ = site.start("status", "--json").communicate(timeout=PATIENCE)
+        boot = json.loads(output)["hosts"][0]["last_boot"]
+        return boot and boot["this_boot"] and boot["outcome"] not in ("waiting", "trying") and boot
+
+    return until(known)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda item: item.name)
@@ -113,6 +124,27 @@ def test_a_power_cut_in_mid_change_boots_the_live_release(live_site: Site) -> No
     live_site.fault("clear")
     until(lambda: live_site.exit_code("status") == 0)
     assert_restored(live_site)
+    boot = assessed(live_site)
+    assert (boot["outcome"], boot["release"], boot["tried"]) == ("healthy", "0001-tp2", None)
+    assert "assessed: 0001-tp2 serves" in live_site.run("status")
+
+
+def test_a_live_release_whose_engine_broke_gives_way_at_the_next_boot(live_site: Site) -> None:
+    host, other = live_site.host, "/opt/sglang-other"
+    host.run(["cp", "-a", "/opt/sglang", other])
+    inventory = live_site.inventory.read_text()
+    live_site.inventory.write_text(inventory.replace("/opt/sglang/", f"{other}/"))
+    live_site.run("apply", "pp2", "--yes")
+    live_site.inventory.write_text(inventory)
+    host.run(["rm", "-rf", other])
+    hosts.reboot(host)
+    boot = assessed(live_site)
+    assert (boot["outcome"], boot["release"]) == ("fell-back", "0001-tp2")
+    assert (boot["tried"]["from"], boot["tried"]["to"]) == ("0002-pp2", "0001-tp2")
+    assert_restored(live_site)
+    assert "0002-pp2 did not come up after the boot (its unit is failed" in live_site.run("status")
+    assert '"op": "assess.fell-back"' in host.run(["cat", "/var/lib/deployer/kimi/audit.jsonl"])
+    assert [item["state"] for item in live_site.json("history")["releases"]] == ["superseded", "live"]
 
 
 def test_two_operators_at_once(live_site: Site) -> None:

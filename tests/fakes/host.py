@@ -70,7 +70,7 @@ class FakeService(Service):
         text = f"[X-Deployer]\nRelease={release}\n"
         self.keep(release, {"state": "live", "was_live": True}, {"unit": text})
         self.machine.write_file(self.live_path, text)
-        for link in (self.enable_link, self.recover_link):
+        for link in (self.enable_link, self.recover_link, self.assess_link):
             write_link(link, self.live_path)
         self.restart()
 

@@ -75,6 +75,8 @@ class FakeMachine(Machine):
         """Listeners of other programs."""
         self.left: dict[int, signal.Signals | None] = {}
         """Processes outside their unit, which hold its port and 1 GiB of a GPU, and the signal that ends each."""
+        self.gpus_after: dict[int, float] = {}
+        """GPUs by their indices, and when the driver begins to list each, as `boottime` counts."""
         self.skipped = 0.0
         self.pids = itertools.count(1000)
         self.place(tempfile.mkdtemp(prefix="deployer-fake-"))
@@ -338,6 +340,8 @@ class FakeMachine(Machine):
         return {"status": status, "headers": {}, "body": text, "seconds": 0.001}
 
     def nvidia_smi(self, query: str, until: float | None = None) -> list[list[str | None]] | None:
+        if self.gpus_after and query == "--query-gpu=index":
+            return [[str(index)] for index, at in self.gpus_after.items() if self.boottime() >= at]
         if not self.left or not query.startswith("--query-compute-apps"):
             return None
         return [["GPU-0", str(pid), "1024"] for pid in self.left]

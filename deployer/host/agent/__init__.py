@@ -4,7 +4,8 @@ These modules run there, not here. `source` packs them, text by text and in the 
 Python 3.8 and its standard library; `deployer.host.channel` feeds that file to ``python3`` on the host and speaks JSON
 lines with it (the protocol of ``docs/architecture.md``). A transition leaves the file on the host's disk, where systemd
 runs it without any operator: ``guard SERVICE`` finishes a transition whose operator is gone, ``recover SERVICE`` tidies
-up after a power cut. It decides nothing that the operator's side could decide.
+up after a power cut, ``assess SERVICE`` looks after a boot whether the live release comes up. It decides nothing that
+the operator's side could decide.
 
 The modules import only each other, downwards, and those of `SHARED`, which travel with them. All that touches the
 machine is a method of `machine.Machine`.
@@ -22,7 +23,7 @@ MODULES = (
     ("base", "files", "procs", "machine", "gpus")  # what all use
     + ("lease", "greet", "service", "survey", "strays", "look")  # what there is
     + ("releases", "stop", "exclusion", "transition", "converge", "watch", "run")  # what is done
-    + ("guard", "main")  # who does it
+    + ("guard", "assess", "main")  # who does it
 )
 
 _LOADER = '''\

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import Any, List, Tuple
 
 from .base import Call, Fail, Json
@@ -25,6 +26,13 @@ def rivals(machine: Machine, items: Any) -> List[Tuple[Service, Json]]:
             with contextlib.suppress(Fail):
                 found.append((Service(machine, item.get("service")), item))
     return found
+
+
+def declared(text: str) -> List[Json]:
+    """The services that a unit's text excludes, as ``exclusive`` names them."""
+    words = " ".join(re.findall(r"^Conflicts=(.*)$", text, re.M)).split()
+    units = (re.match(r"sglang-(.+)\.service$", word) for word in words)
+    return [{"service": unit.group(1)} for unit in units if unit]
 
 
 def runs(service: Service) -> bool:

@@ -136,6 +136,31 @@ def gpu_facts(
     return gpus, processes
 
 
+def missing(machine: Machine, wanted: List[int]) -> str:
+    """Say which of these GPUs (indices) the driver does not list; empty if all are there, or none is wanted."""
+    if not wanted:
+        return ""
+    try:
+        gpus = query(machine, ["index"])
+    except Fail as failure:
+        return "GPUs cannot be seen: %s" % failure.message
+    if gpus is None:
+        return "GPUs cannot be seen: the host has no nvidia-smi"
+    present = {gpu["index"] for gpu in gpus}
+    absent = [str(index) for index in wanted if index not in present]
+    return "nvidia-smi lists %d GPUs, without %s" % (len(present), ", ".join(absent)) if absent else ""
+
+
+def await_gpus(machine: Machine, wanted: List[int], seconds: float, sleep: Callable[[float], None]) -> str:
+    """Wait until these GPUs are there, at most ``seconds``; return what is missing, empty if nothing is."""
+    deadline = machine.boottime() + seconds
+    while True:
+        lacking = missing(machine, wanted)
+        if not lacking or machine.boottime() >= deadline:
+            return lacking
+        sleep(1.0)
+
+
 class Sampler:
     """Looks at the GPUs again and again, with the newest query that this driver understands."""
 

@@ -9,12 +9,13 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 from .base import Call, Fail, Json
 from .converge import Converging
+from .gpus import await_gpus
 from .lease import Session, audit, lease_view, read_lease
 from .machine import Machine, is_up
 from .releases import update_manifest
 from .service import Service, unit_file
 from .strays import remember
-from .transition import GUARD_DONE, end_transition, patch_transition
+from .transition import GPU_WAIT, GUARD_DONE, end_transition, patch_transition
 
 POLL = 0.5
 TTL = 30.0  # seconds that its lease lives, where its transition does not say how long an operator's does
@@ -83,11 +84,23 @@ def forget(session: Session, service: Service, transition: Json) -> None:
 class OwnOperator(Session):
     """The guard's session. Nobody sends heartbeats for it, so it renews its lease itself, before each change too."""
 
-    def take(self, service: Service, command: str, transition: Json, why: str, left: Optional[Json]) -> None:
+    def take(
+        self,
+        service: Service,
+        command: str,
+        transition: Json,
+        why: str,
+        left: Optional[Json],
+        obeys_hold: bool = False,
+    ) -> None:
         """Take the lease, or (``left``) that of a predecessor that is gone."""
+        ttl = float(transition.get("lease") or TTL)
+        self.acquire(self.named(command), service.name, why, ttl, reclaim=left, obeys_hold=obeys_hold)
+
+    def named(self, command: str) -> Json:
+        """This process as the owner of a lease."""
         pid = os.getpid()
-        owner = {"user": USER, "host": HOST, "pid": pid, "start": self.machine.birth(pid), "command": command}
-        self.acquire(owner, service.name, why, float(transition.get("lease") or TTL), reclaim=left)
+        return {"user": USER, "host": HOST, "pid": pid, "start": self.machine.birth(pid), "command": command}
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -151,13 +164,13 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
 
 
 def left_by_a_guard(service: Service, lease: Json) -> bool:
-    """Whether a lease is that of this service's guard, or of its recovery, and that process is gone.
+    """Whether a lease is that of this service's guard, recovery or assessment, and that process is gone.
 
     Another process may have its number by now.
     """
     owner = lease["owner"]
     here = owner.get("user") == USER and owner.get("host") == HOST
-    ours = here and owner.get("command") in ("guard", "recover") and lease.get("service") == service.name
+    ours = here and owner.get("command") in ("guard", "recover", "assess") and lease.get("service") == service.name
     born = service.machine.birth(int(owner.get("pid") or 0))
     return ours and (born is None or born != (owner.get("start") or born))
 
@@ -203,12 +216,28 @@ def guard(machine: Machine, name: str) -> int:
 
 
 def recover(machine: Machine, name: str) -> int:
-    """At boot, before the service starts: tidy a transition of another boot. Never waits for anything."""
-    session, service = OwnOperator(machine), Service(machine, name)
+    """At boot, before the service starts: tidy a transition of another boot, and wait a while for the GPUs."""
+    service = Service(machine, name)
+    try:
+        tidy(OwnOperator(machine), service)
+    finally:
+        lacking = await_gpus(machine, wanted_at_boot(service), GPU_WAIT, machine.sleep)
+        if lacking:
+            log({"missing": repr(lacking)})
+    return 0
+
+
+def wanted_at_boot(service: Service) -> List[int]:
+    """The GPUs that the boot's start of the service needs."""
+    return service.gpus(service.live_release()) if service.is_enabled() else []
+
+
+def tidy(session: OwnOperator, service: Service) -> None:
+    """Undo a transition of another boot. Starts nothing itself, and does not wait."""
+    machine = session.machine
     transition, why = transition_of(service), "the host was rebooted"
     if transition is not None and transition.get("boot_id") != machine.boot_id:
         raw = read_lease(machine)
         left = raw if raw and raw["boot_id"] == machine.boot_id and left_by_a_guard(service, raw) else None
         session.take(service, "recover", transition, why, left)
         finish(session, service, transition, "converge", why, at_boot=True)
-    return 0

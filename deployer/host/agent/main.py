@@ -1,4 +1,4 @@
-"""The agent's three ways to run: channel (the default), guard, recover."""
+"""The agent's ways to run: channel (the default), guard, recover, assess."""
 
 from __future__ import annotations
 
@@ -143,12 +143,13 @@ def main(argv: List[str]) -> int:
     if os.geteuid() != 0 and machine.state_dir == "/var/lib/deployer":
         print("deployer: the agent must run as root", file=sys.stderr)
         return EXIT_NOT_ROOT
-    if len(argv) == 2 and argv[0] in ("guard", "recover"):
+    if len(argv) == 2 and argv[0] in ("guard", "recover", "assess"):
+        from .assess import assess
         from .guard import guard, recover
 
         # Stopped in the middle, it gives its lease back and says so.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-        return (guard if argv[0] == "guard" else recover)(machine, argv[1])
+        return {"guard": guard, "recover": recover, "assess": assess}[argv[0]](machine, argv[1])
     channel = Channel(machine, sys.stdout.buffer)
     for signum in SIGNALS:
         signal.signal(signum, interrupted)

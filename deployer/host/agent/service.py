@@ -27,6 +27,16 @@ TRANSITION: Shape = {
 }
 #: What the guard or recovery did last: when, which of the two, what and why, and what came of it.
 DEED: Shape = {"t": (int, float), "by": str, "what": str, "why": str, "result": str}
+#: What came of the last boot, as `assess` found it; ``tried``: the release that was started in the live one's place.
+BOOT: Shape = {
+    "t": (int, float),
+    "boot_id": str,
+    "release": str,
+    "outcome": str,
+    "text": str,
+    "tried": (dict, type(None)),
+}
+START = 2700.0  # seconds that a release's start may take, where its manifest does not say
 MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
 UNIT_MODE = 0o644
 #: Variables that systemd sets by itself for what it starts.
@@ -71,16 +81,19 @@ class Service:
     def __init__(self, machine: Machine, name: Any) -> None:
         self.machine, self.name = machine, checked(name, "service")
         self.unit = unit_name(name)
-        self.guard_unit, self.recover_unit = ("deployer-%s@%s.service" % (kind, name) for kind in ("guard", "recover"))
+        self.guard_unit, self.recover_unit, self.assess_unit = (
+            "deployer-%s@%s.service" % (kind, name) for kind in ("guard", "recover", "assess")
+        )
         self.live_path = os.path.join(machine.live_dir, self.unit)
         self.candidate_path = os.path.join(machine.run_dir, self.unit)
-        self.enable_link, self.recover_link = (
-            os.path.join(machine.wants_dir, unit) for unit in (self.unit, self.recover_unit)
+        self.enable_link, self.recover_link, self.assess_link = (
+            os.path.join(machine.wants_dir, unit) for unit in (self.unit, self.recover_unit, self.assess_unit)
         )
         self.folder = os.path.join(machine.state_dir, self.name)
         self.releases = os.path.join(self.folder, "releases")
         self.transition_path = os.path.join(self.folder, "transition.json")
         self.deed_path = os.path.join(self.folder, "guard.json")
+        self.boot_path = os.path.join(self.folder, "boot.json")
 
     # -- the unit and its processes -----------------------------------------------------------------------------
 
@@ -182,6 +195,10 @@ class Service:
         """What the guard or recovery did last; None if they never had to do anything."""
         return read_intact(self.deed_path, DEED, problems)
 
+    def last_boot(self, problems: Optional[List[str]] = None) -> Optional[Json]:
+        """What came of the last boot that was assessed; None if none was."""
+        return read_intact(self.boot_path, BOOT, problems)
+
     def release_dir(self, release: Any) -> str:
         return os.path.join(self.releases, checked(release, "release"))
 
@@ -217,16 +234,29 @@ class Service:
 
     def argv(self, release: Optional[str]) -> Optional[List[str]]:
         """The command line in a release's manifest; None if it is not known."""
-        argvs = (item.get("argv") for item in self.manifests() if item["release"] == release)
-        argv: Optional[List[str]] = next(argvs, None)
+        argv: Optional[List[str]] = self.recorded(release, "argv")
         return argv
+
+    def recorded(self, release: Optional[str], key: str) -> Any:
+        """What a release's manifest says; None if it does not, or cannot be read."""
+        return next((item.get(key) for item in self.manifests() if item["release"] == release), None)
+
+    def start_seconds(self, release: Optional[str]) -> float:
+        """How long a start of a release may take."""
+        seconds = self.recorded(release, "ready_timeout")
+        return float(seconds) if isinstance(seconds, (int, float)) else START
+
+    def gpus(self, release: Optional[str]) -> List[int]:
+        """The GPUs that a release was proven on, by their indices; none if that is not known."""
+        indices = self.recorded(release, "gpus")
+        return [index for index in indices if isinstance(index, int)] if isinstance(indices, list) else []
 
     def argument(self, release: Optional[str], flag: str) -> str:
         """The value of a flag in a release's command line; empty if it is not given."""
         words = self.argv(release) or []
         return str(words[words.index(flag) + 1]) if flag in words[:-1] else ""
 
-    def port(self) -> int:
-        """Where the live release listens, by its command line; 0 if that does not say."""
-        text = self.argument(self.live_release(), "--port")
+    def port(self, release: Optional[str] = None) -> int:
+        """Where a release (the live one) listens, by its command line; 0 if that does not say."""
+        text = self.argument(release or self.live_release(), "--port")
         return int(text) if text.isdigit() else 0

@@ -20,6 +20,8 @@ from .strays import remember
 
 GUARD_DONE = 77  # the guard's exit status if nothing is left to guard: systemd must not restart it then
 EXEC_WAIT = 5.0  # seconds from `systemctl start` until the engine's program runs in place of systemd's own
+RECOVER_WAIT = 20.0  # seconds that recovery has at boot, besides those for the GPUs
+GPU_WAIT = 120.0  # seconds for which it waits for GPUs that are not there yet: the boot goes on without them
 START_WAIT = 20.0  # seconds from `systemctl start` until systemd has begun: a new invocation
 
 GUARD_UNIT = """\
@@ -42,17 +44,38 @@ OOMScoreAdjust=-900
 
 RECOVER_UNIT = """\
 [Unit]
-Description=deployer: tidy a deployment of service %i that a power failure cut short
+Description=deployer: tidy a deployment of service %i that a power failure cut short, and wait for its GPUs
 Before={unit}
-ConditionPathExists={state}/%i/transition.json
-StartLimitIntervalSec=60
+ConditionPathExists=|{state}/%i/transition.json
+ConditionPathExists=|{live}/{unit}
+StartLimitIntervalSec=900
 StartLimitBurst=5
 
 [Service]
 Type=oneshot
 ExecStart={command} recover %i
-{environment}TimeoutStartSec=20
+{environment}TimeoutStartSec={recover_seconds}
 {again}
+[Install]
+WantedBy=multi-user.target
+"""
+
+#: Type=exec: the boot does not wait until it has ended.
+ASSESS_UNIT = """\
+[Unit]
+Description=deployer: see whether service %i comes up after a boot
+After={unit} deployer-recover@%i.service
+ConditionPathExists={live}/{unit}
+StartLimitIntervalSec=600
+StartLimitBurst=20
+
+[Service]
+Type=exec
+ExecStart={command} assess %i
+{environment}Restart=on-failure
+RestartSec=5
+OOMScoreAdjust=-900
+
 [Install]
 WantedBy=multi-user.target
 """
@@ -81,12 +104,16 @@ def install(service: Service) -> bool:
         # Killed, it begins again. An older systemd refuses a unit of this type that says so.
         "again": "Restart=on-failure\nRestartSec=1\n" if (machine.systemd_version() or 0) >= 244 else "",
         "unit": unit_name("%i"),
+        "live": machine.live_dir,
+        "recover_seconds": f"{RECOVER_WAIT + GPU_WAIT:g}",
     }
-    recover = os.path.join(machine.live_dir, "deployer-recover@.service")
+    recover, assess = (os.path.join(machine.live_dir, f"deployer-{kind}@.service") for kind in ("recover", "assess"))
     guard = os.path.join(machine.run_dir, "deployer-guard@.service")
     changed = machine.write_changed(guard, GUARD_UNIT.format(**values))
     changed |= machine.write_changed(recover, RECOVER_UNIT.format(**values))
+    changed |= machine.write_changed(assess, ASSESS_UNIT.format(**values))
     changed |= write_link(service.recover_link, recover)
+    changed |= write_link(service.assess_link, assess)
     if changed:
         machine.systemctl("daemon-reload")
         for other in os.listdir(machine.state_dir):

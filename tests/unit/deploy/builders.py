@@ -57,6 +57,7 @@ def service_state(
         "releases": encode(list(releases or ())),
         "enabled": True,
         "recover_enabled": True,
+        "assess_enabled": True,
     }
     return ServiceState.from_json(data | changes | (raw or {}))
 

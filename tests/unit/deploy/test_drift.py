@@ -161,6 +161,12 @@ def test_a_host_that_is_equal_to_its_live_release_does_not_differ() -> None:
             False,
         ),
         (
+            {"assess_enabled": False},
+            "deployer-assess@kimi.service is not enabled: nobody looks after a boot whether it comes up",
+            True,
+            False,
+        ),
+        (
             {"candidate": {"release": "0002-x", "text": "", "path": "/run/u"}},
             "a candidate unit is left at /run/u although nobody is changing the service",
             True,

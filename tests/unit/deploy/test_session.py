@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployer.deploy.session import config_key
+from deployer.reach import config_key
 
 
 @given(st.text(min_size=1))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deployer.host.agent.assess import assess
 from deployer.host.agent.base import Fail, own_hash
 from deployer.host.agent.transition import install
 from tests.fakes.host import FakeService
@@ -15,12 +16,13 @@ from tests.unit.host.agent.conftest import OWNER, PORT, Operator
 
 PLACES = (
     *("state/lock", "state/lease.json", "state/hold.json", "state/reserve", f"state/agent-{own_hash()}.py"),
-    *("state/kimi/transition.json", "state/kimi/audit.jsonl", "state/kimi/guard.json"),
+    *("state/kimi/transition.json", "state/kimi/audit.jsonl", "state/kimi/guard.json", "state/kimi/boot.json"),
     *("state/kimi/releases/0001-a", "state/kimi/releases/0001-a/manifest.json", "state/kimi/releases/0001-a/notes"),
     *("volatile/renewal.json", "volatile/renewal.json.new", "volatile/processes-kimi.json"),
-    *("live/sglang-kimi.service", "live/deployer-recover@.service"),
+    *("live/sglang-kimi.service", "live/deployer-recover@.service", "live/deployer-assess@.service"),
     *("run/sglang-kimi.service", "run/deployer-guard@.service"),
     *("wants/sglang-kimi.service", "wants/.sglang-kimi.service.tmp", "wants/deployer-recover@kimi.service"),
+    "wants/deployer-assess@kimi.service",
 )
 
 
@@ -45,6 +47,7 @@ def change_everything(machine: FakeMachine, service: FakeService) -> None:
         lambda: install(service),
         lambda: operator("converge", start=True),
         lambda: operator("transition.end"),
+        lambda: assess(machine, "kimi"),
         lambda: operator("hold.set", owner=OWNER, reason="r"),
         lambda: operator("hold.release"),
         lambda: operator("prune", keep=0),

@@ -56,8 +56,11 @@ def test_guard_and_recover_units_name_the_service(machine: FakeMachine, service:
     assert "IgnoreOnIsolate=yes" in text
     text = Path(machine.live_dir, "deployer-recover@.service").read_text()
     assert "Before=sglang-%i.service" in text
-    assert "TimeoutStartSec=20" in text
+    assert "TimeoutStartSec=140" in text
     assert "Restart=on-failure" in text
+    text = Path(machine.live_dir, "deployer-assess@.service").read_text()
+    assert "After=sglang-%i.service" in text
+    assert "Type=exec" in text, "the boot does not wait for it"
     assert not transition.install(service), "nothing is written twice"
     machine.systemd_version = lambda: 239  # type: ignore[method-assign]
     assert transition.install(service)
