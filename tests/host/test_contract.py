@@ -371,6 +371,7 @@ def test_a_whole_deployment(place: Place) -> None:
     assert state.unit.invocation_id == started.invocation_id, "promotion must not restart"
     assert state.enabled
     assert state.recover_enabled
+    assert state.assess_enabled
     release = state.release("0001-a")
     assert (release.state, release.was_live) == ("live", True)
     assert [item.unit for item in state.listeners if item.pid] == ["sglang-kimi.service"]

@@ -17,7 +17,7 @@ from deployer.reach import GENERATIONS, config_key, key_header, reachable
 from .base import Call, Fail, Json
 from .converge import Converging
 from .exclusion import declared, refuse_rivals
-from .files import read_text
+from .files import Shape, read_text
 from .gpus import await_gpus
 from .guard import OwnOperator, Renewing, guard, left_by_a_guard, log, transition_of
 from .lease import audit, holder, lease_view, read_lease
@@ -34,6 +34,8 @@ GENERATION_TIMEOUT = 50.0  # seconds for one request; shorter than the lease liv
 GENERATION_TRIES = 3  # by a server that is healthy otherwise
 #: What came of it: the live release serves, another one does, neither, or somebody else decides.
 SETTLED = ("healthy", "fell-back", "failed", "left")
+#: The record's ``tried``.
+TRIED: Shape = {"from": str, "to": str, "t": (int, float), "why": str}
 #: Refusals by which somebody else decides.
 OTHERS = ("left", "on-hold", "excluded", "lease-held", "lease-lost")
 
@@ -91,7 +93,8 @@ def last_good(service: Service, live: str) -> Optional[str]:
     manifests = {item["release"]: item for item in service.manifests()}
     seen, name = {live}, manifests.get(live, {}).get("previous")
     while isinstance(name, str) and name in manifests and name not in seen:
-        if manifests[name].get("was_live") and service.kept_unit(name) and candidate_text(service, name):
+        texts = service.kept_unit(name) and candidate_text(service, name)
+        if manifests[name].get("was_live") and texts and service.port(name):
             return name
         seen.add(name)
         name = manifests[name].get("previous")
@@ -128,7 +131,8 @@ class Assessment:
         self.machine, self.service, self.session = machine, Service(machine, name), OwnOperator(machine)
         self.session.owner = self.session.named("assess")
         record = self.service.last_boot() or {}
-        self.tried: Optional[Json] = record.get("tried")
+        tried = record.get("tried") or {}
+        self.tried: Optional[Json] = tried if all(isinstance(tried.get(key), TRIED[key]) for key in TRIED) else None
         self.outcome = record.get("outcome") if record.get("boot_id") == machine.boot_id else None
         self.live = self.service.live_release()
 

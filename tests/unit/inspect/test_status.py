@@ -13,7 +13,7 @@ from deployer.deploy.session import Health
 from deployer.inspect.history import ReleaseReport, history
 from deployer.inspect.status import StatusReport, drift
 from deployer.records.effect import ArgumentInEffect
-from deployer.records.host import GuardDeed, GuardState, HostState, Lease, Owner, ServiceState
+from deployer.records.host import BootReport, GuardDeed, GuardState, HostState, Lease, Owner, ServiceState
 from deployer.report.service_view import history_view, release_view, status_view
 from tests.unit.deploy.builders import host_state, release, service_state
 
@@ -113,6 +113,23 @@ def test_what_the_guard_did_last_is_told(deed: GuardDeed, words: str) -> None:
     report = reported(host_state(state))
     assert words in " ".join(render(status_view(report)).split())
     assert report.as_json()["hosts"][0]["last_guard"]["why"] == deed.why
+
+
+@pytest.mark.parametrize(
+    ("boot", "words"),
+    [
+        (BootReport(0.0, "b", "0001-tp8", "healthy", "0001-tp8 serves"), "assessed: 0001-tp8 serves"),
+        (BootReport(0.0, "b", "0001-tp8", "fell-back", "0002-x did not come up"), "FELL BACK: 0002-x did not"),
+        (BootReport(0.0, "b", "0001-tp8", "waiting", "waiting for 0001-tp8"), ": waiting for 0001-tp8"),
+        (BootReport(0.0, "old", "0001-tp8", "failed", "[it] did not"), "FAILED: [it] did not (an earlier boot)"),
+    ],
+)
+def test_what_came_of_the_last_boot_is_told(boot: BootReport, words: str) -> None:
+    report = reported(host_state(replace(live_state(), boot=boot)))
+    assert words in " ".join(render(status_view(report)).split())
+    shown = report.as_json()["hosts"][0]["last_boot"]
+    assert (shown["outcome"], shown["this_boot"]) == (boot.outcome, boot.boot_id == "b")
+    assert reported(host_state(live_state())).as_json()["hosts"][0]["last_boot"] is None
 
 
 def test_a_change_under_way_is_not_drift() -> None:

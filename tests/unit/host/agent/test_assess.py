@@ -211,7 +211,7 @@ def test_the_first_release_has_nothing_to_fall_back_to(service: FakeService) -> 
     assert ends(service) == (NEW, None)
 
 
-@pytest.mark.parametrize("damage", ["never live", "no unit", "another's candidate"])
+@pytest.mark.parametrize("damage", ["never live", "no unit", "another's candidate", "no port"])
 def test_a_release_that_cannot_be_started_is_passed_over(service: FakeService, damage: str) -> None:
     put(service, NEW, LIVE)
     service.machine.engines.update({NEW: SICK, LIVE: SICK})
@@ -220,6 +220,9 @@ def test_a_release_that_cannot_be_started_is_passed_over(service: FakeService, d
         put(service, NEW, LIVE)
     elif damage == "no unit":
         Path(service.release_dir(LIVE), "unit").unlink()
+    elif damage == "no port":
+        put(service, LIVE, GOOD, argv=["sglang"])
+        put(service, NEW, LIVE)
     else:
         Path(service.release_dir(LIVE), "unit.candidate").write_text("[X-Deployer]\nRelease=0009-x\n")
     boot(service)
@@ -367,6 +370,13 @@ def test_a_power_cut_in_the_try_is_not_followed_by_another_try(
     promoted = place == "settle"
     assert ends(service) == ((GOOD, GOOD) if promoted else (LIVE, None))
     assert report.outcome == ("healthy" if promoted else "failed")
+
+
+@pytest.mark.parametrize("tried", [7, {}, {"from": LIVE}, {"from": 1, "to": 2, "t": 3.0, "why": "x"}])
+def test_a_damaged_record_keeps_nothing_from_being_assessed(service: FakeService, tried: Any) -> None:
+    record = {"t": 1.0, "boot_id": service.machine.boot_id, "release": "", "outcome": "trying", "text": ""}
+    service.machine.write_json(service.boot_path, {**record, "tried": tried})
+    assert assessed(service).outcome == "healthy"
 
 
 def test_no_try_without_a_note_of_it(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
