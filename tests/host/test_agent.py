@@ -625,7 +625,7 @@ def test_a_power_cut_in_mid_deployment_boots_the_live_release(place: Place) -> N
     state = until(lambda: found if (found := observe(client)).running else None)
     assert (state.running.release, state.candidate, state.live.release) == ("0001-a", None, "0001-a")
     assert state.release("0002-b").state == "abandoned"
-    assert [line["op"] for line in audit(place)][-1] == "recover.converge"
+    assert "recover.converge" in [line["op"] for line in audit(place)]
     assert not client.observe({SERVICE: PORT}).lease.valid
 
 

@@ -268,7 +268,15 @@ class Assessment:
         port, seconds = service.port(to), service.start_seconds(to)
         args: Json = {"service": name, "port": port, "stop_timeout": STOP_TIMEOUT, "ready_timeout": seconds}
         if service.live_release() != to and not wrong:
-            record: Json = {"from": live, "to": to, "step": "stop", "grace": LEASE, "lease": LEASE, "proven": True, **args}
+            record: Json = {
+                "from": live,
+                "to": to,
+                "step": "stop",
+                "grace": LEASE,
+                "lease": LEASE,
+                "proven": True,
+                **args,
+            }
             # Nothing of the live release runs that would be worth starting again.
             record.update(was_active=False, was_enabled=True)
             begin(session, {"service": name, "transition": record}, call)

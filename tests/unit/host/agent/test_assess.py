@@ -353,7 +353,7 @@ def test_one_that_is_gone_for_good_is_followed_by_the_guard(
     service.machine.engines[LIVE] = SICK
     die_in(service, monkeypatch, "promote")
     for _ in range(3):
-        guard.look(Session(service.machine), service)
+        guard.look(guard.OwnOperator(service.machine), service)
         service.machine.sleep(60.0)
     assert ends(service) == (LIVE, None)
     assert "it was interrupted" in assessed(service).text
