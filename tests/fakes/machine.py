@@ -260,6 +260,9 @@ class FakeMachine(Machine):
 
     # -- journal ------------------------------------------------------------------------------------------------
 
+    def journal_sync(self) -> None:
+        pass
+
     def journal_cursor(self) -> str:
         return str(len(self.journal))
 

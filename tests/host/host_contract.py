@@ -134,6 +134,7 @@ def make_place(kind: str, host: RehearsalHost | None) -> Place:
         return Place(kind, "127.0.0.1", lambda: FakeHost(world), world=world)
     assert host is not None
     host.run(["tee", ENGINE], stdin=ENGINE_SOURCE)
+    host.run(["sync", ENGINE])  # or a power cut leaves an empty file
 
     def local() -> ChannelHost:
         prefix = ["nsenter", "-t", str(host.pid), "-a", "--"]

@@ -629,6 +629,25 @@ def test_a_power_cut_in_mid_deployment_boots_the_live_release(place: Place) -> N
     assert not client.observe({SERVICE: PORT}).lease.valid
 
 
+def test_an_assessment_tells_a_stop_from_an_end(place: Place) -> None:
+    client, report = place.operator(), f"/var/lib/deployer/{SERVICE}/boot.json"
+    go_live(place, client, "0001-a")
+    client.release_update(SERVICE, "0001-a", patch={"argv": ["engine", "--port", str(PORT)]})
+    client.lease_release()
+
+    def assessed() -> str:
+        until(lambda: not observe(client).running)
+        place.run("rm", "-f", report)
+        place.run("sh", "-c", f"/usr/bin/python3 /var/lib/deployer/agent-*.py assess {SERVICE}")
+        return str(json.loads(place.run("cat", report))["text"])
+
+    place.run("systemctl", "kill", UNIT)
+    assert "its unit is inactive" in assessed()
+    place.run("systemctl", "start", UNIT)
+    place.run("systemctl", "stop", UNIT)
+    assert assessed() == "it was stopped: left alone"
+
+
 def test_a_recovery_that_is_killed_begins_again(place: Place) -> None:
     client = deploying(place)
     stop(client)

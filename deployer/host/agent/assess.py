@@ -7,10 +7,11 @@ That it was tried is written down first, so neither a crash nor the next boot tr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 from deployer.reach import GENERATIONS, config_key, key_header, reachable
 
@@ -31,6 +32,8 @@ GPUS_LATE = 600.0  # seconds that GPUs have, once the live release has failed wi
 LEASE_PATIENCE = 3600.0  # seconds for which a change of another service may keep the host
 LEASE = 60.0  # seconds that its lease lives, and then an unproven try of it
 GENERATION_TIMEOUT = 50.0  # seconds for one request; shorter than the lease lives
+LAST_LINES = 100  # of a run's journal, among which systemd's last words are
+STOPPED = "9d1aaa27d60140bd96365438aad20286"  # the MESSAGE_ID by which systemd logs that a unit is down
 GENERATION_TRIES = 3  # by a server that is healthy otherwise
 #: What came of it: the live release serves, another one does, neither, or somebody else decides.
 SETTLED = ("healthy", "fell-back", "failed", "left")
@@ -54,14 +57,23 @@ def not_ours(service: Service, live: Optional[str]) -> str:
         return "it is masked"
     if not service.is_enabled():
         return "it is not enabled"
-    return "it was stopped" if was_stopped(state) else ""
+    return "it was stopped" if was_stopped(service, state) else ""
 
 
-def was_stopped(state: Json) -> bool:
-    """Whether somebody stopped the unit. systemd would start one again that failed by itself, until it gives up."""
-    given_up = state["NRestarts"] > 0 or state["Restart"] == "no"
-    killed = state["Result"] == "timeout"  # the start has no time limit, so it was the stop's
-    return state["ActiveState"] == "inactive" or (state["ActiveState"] == "failed" and (killed or not given_up))
+def was_stopped(service: Service, state: Json) -> bool:
+    """Whether the unit is down because somebody stopped it: systemd logs the job, whatever the server made of it."""
+    if not is_down(state):
+        return False
+    entries: List[Json] = []
+    if state["InvocationID"]:
+        with contextlib.suppress(Fail):
+            service.machine.journal_sync()
+        call, run = Call(log), state["InvocationID"]
+        entries = list(service.machine.journal_entries(call, service.unit, invocation=run, lines=LAST_LINES))
+    systemd = [entry for entry in entries if entry.get("_PID") == "1"]
+    if not systemd:  # a start has no time limit, so it was the stop that took too long
+        return bool(state["ActiveState"] == "inactive" or state["Result"] == "timeout")
+    return any(entry.get("MESSAGE_ID") == STOPPED and entry.get("JOB_TYPE") == "stop" for entry in systemd)
 
 
 class Waiting(Call):
@@ -268,17 +280,9 @@ class Assessment:
         port, seconds = service.port(to), service.start_seconds(to)
         args: Json = {"service": name, "port": port, "stop_timeout": STOP_TIMEOUT, "ready_timeout": seconds}
         if service.live_release() != to and not wrong:
-            record: Json = {
-                "from": live,
-                "to": to,
-                "step": "stop",
-                "grace": LEASE,
-                "lease": LEASE,
-                "proven": True,
-                **args,
-            }
+            record: Json = {"from": live, "to": to, "step": "stop", "proven": True, **args}
             # Nothing of the live release runs that would be worth starting again.
-            record.update(was_active=False, was_enabled=True)
+            record.update(grace=LEASE, lease=LEASE, was_active=False, was_enabled=True)
             begin(session, {"service": name, "transition": record}, call)
             try:
                 started = self.start(call, live, to)

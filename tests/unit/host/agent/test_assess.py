@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,22 @@ def test_a_release_that_cannot_be_started_is_passed_over(service: FakeService, d
     assert assessed(service).release == GOOD
 
 
+def systemd_logs(service: FakeService, **fields: str) -> None:
+    """Let systemd log about the service's last run."""
+    machine, run = service.machine, service.state()["InvocationID"]
+    stamps = {"__CURSOR": str(len(machine.journal) + 1), "__REALTIME_TIMESTAMP": str(round(time.time() * 1e6))}
+    machine.journal.append({**stamps, "_PID": "1", "MESSAGE": "", "unit": service.unit, "invocation": run, **fields})
+
+
+@pytest.mark.parametrize("active", ["inactive", "failed"])
+def test_a_server_that_ends_by_itself_was_not_stopped(service: FakeService, active: str) -> None:
+    service.end(active)
+    systemd_logs(service, MESSAGE_ID=assessing.STOPPED, JOB_TYPE="restart")
+    report = assessed(service)
+    assert report.outcome == "fell-back"
+    assert f"its unit is {active}" in report.text
+
+
 # --- somebody else decides --------------------------------------------------------------------------------------
 
 
@@ -237,7 +254,7 @@ def test_a_release_that_cannot_be_started_is_passed_over(service: FakeService, d
     [
         ("stopped", "it was stopped"),
         ("killed at its stop", "it was stopped"),
-        ("stopped before systemd could restart it", "it was stopped"),
+        ("stopped, and it failed", "it was stopped"),
         ("disabled", "it is not enabled"),
         ("masked", "it is masked"),
         ("changed", "it is being changed by ann@desk (apply)"),
@@ -256,8 +273,8 @@ def test_what_an_admin_or_operator_has_decided_is_left_alone(
         service.end("inactive")
     elif deed == "killed at its stop":
         facts = {"Result": "timeout"}
-    elif deed == "stopped before systemd could restart it":
-        facts = {"Restart": "on-failure"}
+    elif deed == "stopped, and it failed":
+        systemd_logs(service, MESSAGE_ID=assessing.STOPPED, JOB_TYPE="stop")
     elif deed == "disabled":
         Path(service.enable_link).unlink()
     elif deed == "masked":
