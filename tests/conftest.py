@@ -62,6 +62,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(1200))
         if place.startswith("e2e/sglang/"):
             item.add_marker("sglang")
+        if item.get_closest_marker("alone"):
+            item.add_marker(pytest.mark.xdist_group("load client" if "/bench/" in place else "host"))
+    items.sort(key=lambda item: "test_make_demo" not in item.name)  # the longest first: the others fit beside it
 
 
 @pytest.fixture(scope="session", autouse=True)

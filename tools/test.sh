@@ -1,6 +1,7 @@
 #!/bin/sh
-# All tests: the unit tests, then on practice hosts those that measure time, one by one, then the others side by side
-# (they mostly wait; each worker has a practice host of its own). With arguments: just `pytest ARGUMENTS`.
+# All tests: the unit tests, then on practice hosts those that measure time (the load client's and the others in two
+# processes: hardly anything of them computes), then the rest, many side by side (they mostly wait; each worker has a
+# practice host of its own). With arguments: just `pytest ARGUMENTS`.
 #
 #   tools/test.sh PYTHON [ARGUMENT...]
 set -eu
@@ -24,7 +25,7 @@ if [ $# -gt 0 ]; then
 fi
 failed=
 tools/unit.sh "$python" || failed="$failed  [unit tests]"
-run tests/host tests/e2e -m "alone and not sglang" || failed="$failed  [tests that measure time]"
+run tests/host tests/e2e -n 2 --dist loadgroup -m "alone and not sglang" || failed="$failed  [tests that measure time]"
 [ -z "$failed" ] || echo "failed so far:$failed"
-run tests/host tests/e2e -n 4 --dist worksteal -m "not alone and not sglang" || failed=yes
+run tests/host tests/e2e -n 6 --dist worksteal -m "not alone and not sglang" || failed=yes
 [ -z "$failed" ]
