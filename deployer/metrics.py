@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 #: Over data-parallel ranks these numbers of ``/v1/loads`` combine to their maximum; all others to their sum.
@@ -62,6 +63,19 @@ def in_flight(loads: dict[str, Any]) -> int:
     """
     counted = int(loads.get("num_running_reqs", 0) + loads.get("num_waiting_reqs", 0))
     return counted or int(loads.get("num_used_tokens", 0) > 0)
+
+
+def requests_in_flight(get: Callable[[str], str]) -> int | None:
+    """Return the requests that a server counts, running and waiting; None if it reports none.
+
+    ``get`` returns the body of a path, empty unless the answer is 200.
+    """
+    loads = parse_loads(get("/v1/loads"))
+    if loads is not None:
+        return in_flight(loads)
+    counts = totals(get("/metrics"))
+    gauges = [counts[name] for name in ("num_running_reqs", "num_queue_reqs") if name in counts]
+    return int(sum(gauges)) if gauges else None
 
 
 def samples(text: str) -> list[Sample]:

@@ -110,9 +110,9 @@ class Deadlines(Model):
         30.0, description="how long the lease lives without a heartbeat"
     )
     drain: Annotated[float, Field(ge=0, le=86_400)] = Field(
-        30.0, description="wait for requests in flight, before the old server is stopped"
+        30.0, description="how long requests in flight have to end when the server is stopped; then they are cut off"
     )
-    stop: Seconds = Field(120.0, description="from SIGTERM to SIGKILL")
+    stop: Seconds = Field(120.0, description="how long the server then has to end until it is killed")
     stall: StallSeconds = Field(
         dict(STALL_DEFAULTS), description="per phase: time without progress after which it counts as stuck"
     )

@@ -24,6 +24,7 @@ from deployer.deploy.rollout import Rollout
 from deployer.deploy.saved_plan import basis, refuse_moved
 from deployer.deploy.session import HealthProbe, Session
 from deployer.deploy.steps import Steps
+from deployer.deploy.traffic import with_traffic
 from deployer.deploy.validate import ask_engine, validate
 from deployer.errors import AgentError, PreflightRefused
 from deployer.records.codec import Json, encode
@@ -105,7 +106,7 @@ def prepare(session: Session, profile: Profile, observed: HostState, probe: Heal
     service, host = session.service, session.host_config
     release, bundle = render_release(session, profile, observed)
     state = observed.services[service.name]
-    plan = planned(session, release, observed, probe)
+    plan = with_traffic(session, planned(session, release, observed, probe), state)
     facts = Facts.of(profile, service, host, release.sglang, session.learned)
     findings = judge(with_host(facts, observed)).findings
     if plan.action == "deploy":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from deployer.records.codec import Json
 from deployer.records.step import Step
+from deployer.text import count_of
 
 if TYPE_CHECKING:
     from deployer.deploy.wait import WaitUpdate
@@ -63,7 +64,9 @@ def _described(event: StopEvent) -> str:
     if event.action:
         return event.action
     if event.stage == "draining":
-        return f"draining: {event.inflight} requests in flight"
+        return f"draining: {count_of(event.inflight or 0, 'request')} in flight"
+    if event.stage == "aborting":
+        return f"time is up: {count_of(event.inflight or 0, 'request')} cut off"
     if event.stage == "stopping":
         return "stopping it (SIGTERM)"
     if event.stage == "killing":

@@ -24,6 +24,7 @@ from deployer.deploy.restore import converge_and_prove
 from deployer.deploy.rollout import Rollout
 from deployer.deploy.session import Session
 from deployer.deploy.steps import Steps
+from deployer.deploy.traffic import with_traffic
 from deployer.deploy.validate import validate
 from deployer.errors import Refused
 from deployer.records.drift import Difference
@@ -58,7 +59,7 @@ def rollback(session: Session, reporter: Reporter, consent: Consent, *, to: int 
     release = replace(read_release(session, target.release), previous=target.previous)
     plan = planned(session, release, observed, probe)
     plan = replace(plan, action="deploy", release=release.release, restart=True, strays=state.strays)
-    plan = replace(plan, interrupts=bool(plan.displaces) or not state.at_rest)
+    plan = with_traffic(session, replace(plan, interrupts=bool(plan.displaces) or not state.at_rest), state)
     reporter.done(f"back to {release.release} ({release.profile})")
     for difference in (*plan.differences, *proof_differences(release, observed)):
         reporter.note(str(difference))
@@ -148,4 +149,5 @@ def equal_plan(session: Session, observed: HostState, *, healthy: bool) -> Plan 
         )
     found = differences(service, observed)
     plan = make_plan(state, live, healthy=healthy, differences=found, host=session.host_config.name)
-    return replace(plan, interrupts=bool(plan.restart_reasons or plan.strays) and not state.at_rest)
+    interrupts = bool(plan.restart_reasons or plan.strays) and not state.at_rest
+    return with_traffic(session, replace(plan, interrupts=interrupts), state)

@@ -241,6 +241,7 @@ class Rollout:
             verdict=self.progress.verdict,
             in_effect=self.progress.in_effect,
             failure=failure,
+            drained=self.progress.drained,
             exit_code=EXIT_CODES[word],
             message=message,
             notes=tuple(self.progress.notes),

@@ -25,6 +25,7 @@ from deployer.records.effect import InEffect
 from deployer.records.endpoint import Endpoint
 from deployer.records.failure import Failure, PhaseTime
 from deployer.records.host import Transition
+from deployer.records.outcome import Drained
 from deployer.records.release import Release
 from deployer.records.step import Step
 from deployer.records.verdict import Verdict
@@ -43,6 +44,7 @@ class Progress:
     bench: BenchRun | None = None
     verdict: Verdict | None = None
     in_effect: InEffect | None = None
+    drained: Drained | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -166,7 +168,10 @@ class Steps:
         elif state.at_rest:
             how = "nothing was running"
         else:
-            how = stop_unit(self.session, state, self.reporter)
+            stopped = stop_unit(self.session, state, self.reporter)
+            seconds = round(stopped.seconds, 3)
+            self.progress.drained = Drained(stopped.inflight, stopped.aborted, stopped.refused, seconds)
+            how = str(stopped)
         others = stop_others(self.session, state, self.reporter)
         self.reporter.done("; ".join([how, *(f"{name} stopped and disabled" for name in others)]))
         self._after("after_stop")

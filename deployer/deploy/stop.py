@@ -9,27 +9,21 @@ from deployer.deploy.launch_failure import log_tail
 from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
 from deployer.errors import AgentError, CandidateRejected
-from deployer.records.answers import Started
+from deployer.records.answers import Started, Stopped
 from deployer.records.failure import Failure
 from deployer.records.host import ServiceState, UnitState
 from deployer.records.step import Step
 from deployer.sglang.log.failures import classify
-from deployer.text import count_of
 
 
-def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> str:
-    """Stop what runs under the service's unit, wait until it is really gone, and return how it went, in words.
+def stop_unit(session: Session, state: ServiceState, reporter: Reporter) -> Stopped:
+    """Stop what runs under the service's unit, wait until it is really gone, and return how it went.
 
     Raise CandidateRejected if something of it stays.
     """
     endpoint = session.endpoint(state.release(state.running_name))
     with _until_gone(), session.client.unit_stop(endpoint, session.limits) as stream:
-        stopped = follow(stream, reporter)
-    text = f"stopped in {stopped.seconds:.1f} s"
-    if stopped.inflight:
-        # Under a pipeline SGLang counts only the micro-batch whose turn it is.
-        text += f", at least {count_of(stopped.inflight, 'request')} in flight"
-    return text + (" (SIGKILL was needed)" if stopped.killed else "")
+        return follow(stream, reporter)
 
 
 def stop_others(session: Session, state: ServiceState, reporter: Reporter) -> tuple[str, ...]:

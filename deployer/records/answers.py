@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from deployer.records.codec import Json, Record, unwritten
+from deployer.text import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,25 @@ class ProbeReport(Record):
 
 @dataclass(frozen=True, slots=True)
 class Stopped(Record):
-    """What ``unit.stop`` answers. ``inflight`` is None if the server does not report it."""
+    """What ``unit.stop`` answers. ``inflight`` is None if the server does not report it.
+
+    ``aborted`` of them were cut off; ``refused``: no new ones came in meanwhile.
+    """
 
     seconds: float
     inflight: int | None = None
     killed: bool = False
+    aborted: int = 0
+    refused: bool = False
+
+    def __str__(self) -> str:
+        text = f"stopped in {self.seconds:.1f} s"
+        if self.inflight:
+            # Under a pipeline SGLang counts only the micro-batch whose turn it is; connections are exact.
+            text += f", {'' if self.refused else 'at least '}{count_of(self.inflight, 'request')} in flight: "
+            text += f"{self.aborted} cut off" if self.aborted else "all finished"
+            text += ", new ones were refused" if self.refused else ""
+        return text + (" (SIGKILL was needed)" if self.killed else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def plan_view(
         parts.append(
             Text.from_markup(f"[bold]A restart is needed:[/bold] {stopped}. Expected downtime: {escape(downtime)}.")
         )
+        parts += [Text(f"{traffic}.") for traffic in plan.traffic]
     parts += [Text(text if text.startswith("warning ") else f"note: {text}") for text in notes]
     for item in objections:
         parts.append(Text.from_markup(f"[red]objection:[/red] {escape(item.message)}\n  remedy: {escape(item.remedy)}"))

@@ -111,7 +111,7 @@ def build_bundle(
         "argv": argv,
         "environment": environment,
         "environment_file": str(folder / "env") if hidden else None,
-        "stop_seconds": math.ceil(service.deadlines.stop),
+        "stop_seconds": math.ceil(service.deadlines.drain + service.deadlines.stop),
         "restart_seconds": RESTART_SECONDS,
         "start_limit": start_limit(start_seconds or service.deadlines.start),
     }

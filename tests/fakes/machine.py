@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import secrets
 import shutil
 import signal
@@ -42,6 +43,8 @@ class Engine:
     """Its variables besides those of the release's manifest."""
     port: int | None = None
     """The only port on which it listens; None: on every port."""
+    traffic: tuple[float, ...] = ()
+    """How long each request takes; as soon as one has ended, the next is sent."""
 
 
 @dataclass
@@ -57,6 +60,10 @@ class Unit:
     sub: str = ""
     stops: bool = True
     """Whether it ends when it is asked to; otherwise only when killed."""
+    refusing: float | None = None
+    """When it began to refuse new requests."""
+    under_way: list[float] = field(default_factory=list)
+    """The ends of the requests that it then had."""
 
 
 class FakeMachine(Machine):
@@ -127,7 +134,24 @@ class FakeMachine(Machine):
         after = self.engine(unit).fails_after
         if unit.pid and after is not None and self.boottime() >= unit.started + after:
             unit.pid, unit.active = 0, "failed"
+        if unit.sub == "stop-sigterm" and unit.stops and not self.requests(unit):
+            unit.pid, unit.active, unit.sub = 0, "inactive", ""
         return unit
+
+    def requests(self, unit: Unit) -> int:
+        """How many requests are under way. Of each kind there is always one, until new ones are refused."""
+        if not unit.pid or unit.refusing is None:
+            return len(self.engine(unit).traffic) if unit.pid else 0
+        return sum(self.boottime() < end for end in unit.under_way)
+
+    def interrupt(self, unit: Unit) -> None:
+        """SIGINT, as SGLang's uvicorn takes it: refuse new requests; at the second, leave those under way."""
+        if unit.refusing is not None:
+            unit.under_way = []
+            return
+        unit.refusing = self.boottime()
+        age = unit.refusing - unit.started
+        unit.under_way = [unit.refusing + length - age % length for length in self.engine(unit).traffic]
 
     def fragment(self, name: str) -> str:
         paths = [f"{folder}/{name}" for folder in (self.run_dir, self.live_dir)]
@@ -138,7 +162,7 @@ class FakeMachine(Machine):
         unit = self.unit(name)
         unit.release = unit_release(read_text(self.fragment(name)) or "")
         unit.active, unit.pid, unit.started = "active", next(self.pids), self.boottime()
-        unit.invocation = secrets.token_hex(16)
+        unit.invocation, unit.refusing = secrets.token_hex(16), None
         for text in self.engine(unit).log:
             number, micros = len(self.journal) + 1, round(time.time() * 1e6)
             stamps = {"__CURSOR": str(number), "__REALTIME_TIMESTAMP": str(micros + number), "_PID": "42"}
@@ -149,14 +173,15 @@ class FakeMachine(Machine):
         if verb == "start" and not self.unit(name).pid:
             self.start(name)
         elif verb == "stop" and self.unit(name).active == "active":
-            self.end(name, "inactive") if self.unit(name).stops else setattr(self.unit(name), "active", "deactivating")
+            self.unit(name).active, self.unit(name).sub = "deactivating", "stop-sigterm"
         elif verb == "reset-failed" and self.unit(name).active == "failed":
             self.unit(name).active = "inactive"
         return subprocess.CompletedProcess(list(words), 0, "", "")
 
     def end(self, name: str, active: str = "failed") -> None:
         """End a unit's process, as a crash does (``failed``) or a stop."""
-        self.unit(name).pid, self.unit(name).active = 0, active
+        unit = self.unit(name)
+        unit.pid, unit.active, unit.sub = 0, active, ""
 
     def unit_state(self, unit: str) -> Json:
         held, fragment = self.unit(unit), self.fragment(unit)
@@ -253,7 +278,9 @@ class FakeMachine(Machine):
         }
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        if pid not in self.left:
+        if number == signal.SIGINT:
+            self.interrupt(self.unit(self.name_of(pid)))
+        elif pid not in self.left:
             self.end(self.name_of(pid))
         elif self.left[pid] in (signal.SIGTERM, number):
             del self.left[pid]
@@ -311,7 +338,7 @@ class FakeMachine(Machine):
         """Units that listen on a port."""
         units = [self.unit(name) for name in self.units if name.startswith("sglang-")]
         units = [unit for unit in units if self.engine(unit).port in (None, port)]
-        after = [(unit, self.engine(unit).ready_after) for unit in units if unit.pid]
+        after = [(unit, self.engine(unit).ready_after) for unit in units if unit.pid and unit.refusing is None]
         return [unit for unit, at in after if at is not None and self.boottime() >= unit.started + at]
 
     def listeners(self, port: int, first: list[int] | None = None) -> list[Json]:
@@ -320,7 +347,8 @@ class FakeMachine(Machine):
         return [*ours, *left, *self.strangers]
 
     def connections(self, port: int, bound: str) -> int:
-        return 0
+        units = [self.unit(name) for name in self.units if name.startswith("sglang-")]
+        return sum(self.requests(unit) for unit in units if self.engine(unit).port in (None, port))
 
     def resolve(self, address: str) -> set[str]:
         return {address}
@@ -338,7 +366,9 @@ class FakeMachine(Machine):
         units = self.serving(port)
         if not units and not self.strangers:
             raise Fail("http", "connection refused", state="refused")
-        answers = {"/health": (200, ""), **self.engine(units[0]).http} if units else {}
+        counted = json.dumps({"loads": [{"num_running_reqs": sum(map(self.requests, units))}]})
+        loads = {"/v1/loads": (200, counted)} if any(self.engine(unit).traffic for unit in units) else {}
+        answers = {"/health": (200, ""), **loads, **self.engine(units[0]).http} if units else {}
         status, text = answers.get(path.partition("?")[0], (404, ""))
         return {"status": status, "headers": {}, "body": text, "seconds": 0.001}
 

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE
 
 SERVICE = "kimi"
 UNIT = f"sglang-{SERVICE}.service"
-ENGINE = "/var/lib/test-engine.py"
+ENGINE = "/var/lib/sglang-test-engine.py"
 PORT = 31000
 #: A grace that outlasts all patience: what happens before its end is not the work of its end.
 GRACE = 600.0
@@ -34,7 +34,8 @@ GRACE = 600.0
 Event = TypeVar("Event")
 Answer = TypeVar("Answer")
 
-# Binds late, answers /health, dies or floods when told: what the real engine does, in a few lines.
+# Binds late, answers /health, dies or floods when told, drains at SIGTERM and refuses new requests at SIGINT: what the
+# real engine does, in a few lines. Its name makes it a server of SGLang's.
 ENGINE_SOURCE = """\
 import argparse, http.server, os, signal, subprocess, sys, threading, time
 p = argparse.ArgumentParser()
@@ -42,7 +43,7 @@ p.add_argument("--address", default="127.0.0.1"); p.add_argument("--port", type=
 p.add_argument("--delay", type=float, default=0.1); p.add_argument("--say", default="")
 p.add_argument("--crash", type=float); p.add_argument("--ignore-term", action="store_true")
 p.add_argument("--child", action="store_true"); p.add_argument("--running", type=int)
-p.add_argument("--flood", type=int, default=0)
+p.add_argument("--flood", type=int, default=0); p.add_argument("--tokenizer-worker-num")
 a = p.parse_args()
 if a.ignore_term: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if a.child: subprocess.Popen([sys.executable, "-c",
@@ -55,9 +56,16 @@ if a.crash is not None:
     threading.Timer(a.crash, lambda: os._exit(7)).start()
 late = "/run/engine-delay"
 time.sleep(float(open(late).read()) if os.path.exists(late) else a.delay)
+busy = 0
 class H(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        global busy
+        busy += 1
+        try: self.answer()
+        finally: busy -= 1
+    def answer(self):
         body = b"ok"
+        if self.path.startswith("/slow?"): time.sleep(float(self.path[6:]))
         if self.path == "/v1/loads" and a.running is not None:
             body = b'{"loads": [{"num_running_reqs": %d, "num_waiting_reqs": 1}]}' % a.running
         code = 200 if self.path == "/health" or (self.path == "/v1/loads" and a.running is not None) else 404
@@ -66,8 +74,19 @@ class H(http.server.BaseHTTPRequestHandler):
         self.send_response(code); self.send_header("Content-Length", str(len(body))); self.end_headers()
         self.wfile.write(body)
     def log_message(self, *x): pass
-if a.port: http.server.ThreadingHTTPServer((a.address, a.port), H).serve_forever()
-time.sleep(10000)
+if not a.port: time.sleep(10000)
+server = http.server.ThreadingHTTPServer((a.address, a.port), H)
+server.daemon_threads = False
+def drain():
+    while busy: time.sleep(0.05)
+    os._exit(0)
+def shut(*_):
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    threading.Thread(target=lambda: (server.shutdown(), server.socket.close())).start()
+signal.signal(signal.SIGINT, shut)
+if not a.ignore_term: signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=drain).start())
+server.serve_forever(0.05)
+drain()
 """
 
 

@@ -213,13 +213,13 @@ def test_what_ignores_sigterm_is_killed_with_all_its_processes(place: Place) -> 
     assert (state.running, here, state.unit.active) == (None, [], "inactive")
 
 
-def test_draining_waits_for_requests_in_flight_but_not_for_ever(place: Place) -> None:
+def test_what_cannot_refuse_new_requests_is_waited_for_but_not_for_ever(place: Place) -> None:
     client = place.operator()
-    go_live(place, client, "0001-a", "--running", "3")
+    go_live(place, client, "0001-a", "--running", "3", "--tokenizer-worker-num", "2")
     limits = Limits(drain=1.5, stop=2 * PATIENCE, ready=0.0)
     events, answer = finish(client.unit_stop(client.endpoint, limits))
     assert [event.inflight for event in events if event.stage == "draining"]
-    assert (answer.inflight, answer.killed) == (4, False)
+    assert (answer.inflight, answer.killed, answer.refused) == (4, False, False)
     assert answer.seconds >= 1.4
 
 

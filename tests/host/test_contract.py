@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from deployer.errors import AgentError, ChannelLost, LeaseHeld, LeaseLost, OnHold, WorldMoved
+from deployer.host.client import Limits
 from deployer.host.heartbeat import Heartbeat
 from deployer.records.events import FailedEvent, HealthEvent, LogEvent, UnitEvent
 from deployer.records.failure import PhaseTime
@@ -419,6 +421,38 @@ def test_converge_without_any_live_release_stops_the_candidate(place: Place) -> 
     state = observe(client)
     assert (state.running, state.candidate, state.transition, state.live) == (None, None, None, None)
     assert not state.enabled
+
+
+@pytest.mark.parametrize(("length", "drain", "aborted"), [(1.5, PATIENCE, 0), (600.0, 1.0, 1)], ids=["ends", "cut"])
+def test_a_stop_refuses_new_requests_and_gives_those_under_way_their_time(
+    place: Place, length: float, drain: float, aborted: int
+) -> None:
+    client = place.operator()
+    place.script("0001-a", traffic=(length,), argv=("python", "-m", "sglang.launch_server"))
+    go_live(place, client, "0001-a")
+    with contextlib.ExitStack() as asked:
+        answered = asked.enter_context(slow_request(place, length)) if place.kind != "fake" else lambda: not aborted
+        stream = client.unit_stop(client.endpoint, Limits(drain, 2 * PATIENCE, 0.0))
+        events, answer = finish(stream)
+        assert answered() is not bool(aborted)
+    assert (answer.inflight, answer.aborted, answer.refused, answer.killed) == (1, aborted, True, False)
+    assert any(event.stage == "aborting" for event in events) is bool(aborted)
+    assert drain * aborted <= answer.seconds < PATIENCE, "as long as the request, or as the drain"
+
+
+@contextlib.contextmanager
+def slow_request(place: Place, seconds: float) -> Iterator[Callable[[], bool]]:
+    """A request to the small engine that it has accepted; its answer tells whether it was whole."""
+    with socket.create_connection((place.address, PORT), timeout=2 * PATIENCE) as connection:
+        connection.sendall(f"GET /slow?{seconds} HTTP/1.0\r\n\r\n".encode())
+        time.sleep(0.5)
+
+        def answered() -> bool:
+            with contextlib.suppress(ConnectionError):
+                return connection.recv(4096).startswith(b"HTTP/1.0 404")
+            return False
+
+        yield answered
 
 
 def test_a_service_that_made_room_comes_back_unless_the_release_was_promoted(place: Place) -> None:

@@ -17,12 +17,12 @@ from functools import lru_cache
 from pathlib import Path
 
 #: What they share with the operator's side: modules of `deployer` itself.
-SHARED = ("metrics", "reach")
+SHARED = ("draining", "metrics", "reach")
 #: The modules, each after those it imports.
 MODULES = (
     ("base", "files", "procs", "machine", "gpus")  # what all use
     + ("lease", "greet", "service", "survey", "strays", "look")  # what there is
-    + ("releases", "stop", "exclusion", "transition", "converge", "watch", "run")  # what is done
+    + ("releases", "drain", "stop", "exclusion", "transition", "converge", "watch", "run")  # what is done
     + ("guard", "assess", "main")  # who does it
 )
 

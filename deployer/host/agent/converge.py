@@ -131,7 +131,9 @@ class Converging:
 
     def stop(self, drain: float) -> None:
         patience = float(self.args.get("stop_timeout") or STOP_TIMEOUT)
-        stop_service(self.session, self.call, self.service, self.port, drain, patience)
+        stopped = stop_service(self.session, self.call, self.service, self.port, drain, patience)
+        if stopped["inflight"]:
+            self.did(f"of {stopped['inflight']} requests in flight {stopped['aborted']} were cut off")
 
     def put_in_force(self, want_enabled: bool) -> None:
         """Make the live file the one that systemd uses, and the enablement link right."""

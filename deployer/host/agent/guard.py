@@ -55,7 +55,8 @@ def verdict(service: Service, transition: Json, lease: Optional[Json]) -> Tuple[
             return "converge", "the unproven release runs without its unit file"
         if is_up(state):
             return "forget", "the old server was not stopped"
-        if waited < float(transition.get("stop_timeout") or 0.0):
+        # Its requests have had their time by then, and systemd has killed what was left.
+        if waited < sum(float(transition.get(key) or 0.0) for key in ("drain", "stop_timeout")):
             return "wait", "the old server is stopping"
         return "converge", "the old server does not stop"
     started = transition.get("invocation_id")

@@ -20,6 +20,7 @@ TRANSITION: Shape = {
     "boot_id": str,
     "grace": NUMBER_OR_NONE,
     "lease": NUMBER_OR_NONE,
+    "drain": NUMBER_OR_NONE,
     "stop_timeout": NUMBER_OR_NONE,
     "port": NUMBER_OR_NONE,
     "started_boottime": NUMBER_OR_NONE,

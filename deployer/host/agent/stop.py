@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from typing import List, Optional, Set
-
-from deployer.metrics import in_flight, parse_loads, totals
-from deployer.reach import reachable
+from typing import List, Set
 
 from .base import Call, Fail, Json, operation
+from .drain import Drain
 from .gpus import gpu_processes
 from .lease import Session
-from .machine import Machine, is_down
+from .machine import is_down
 from .service import Service
 from .strays import recorded, remember, strays
 
 POLL = 0.25
 GONE_WAIT = 60.0  # seconds after the last process was killed: for it, its sockets and its GPU memory to go
 STOP_TIMEOUT = 120.0  # seconds until it is killed, if the caller does not say
-
-
-def requests_in_flight(machine: Machine, address: str, port: int) -> Optional[int]:
-    """Running and queued requests as the server counts them; None if it does not report them."""
-
-    def get(path: str) -> str:
-        answer = machine.http(address, port, path, 3.0)
-        return str(answer["body"]) if answer["status"] == 200 else ""
-
-    with contextlib.suppress(Fail):  # an older server, or one that wants a key: ask its metrics
-        loads = parse_loads(get("/v1/loads"))
-        if loads is not None:
-            return in_flight(loads)
-    try:
-        counts = totals(get("/metrics"))
-    except Fail:
-        return None
-    gauges = [counts[name] for name in ("num_running_reqs", "num_queue_reqs") if name in counts]
-    return int(sum(gauges)) if gauges else None
 
 
 class Remains:
@@ -85,28 +63,18 @@ class Remains:
         }
 
 
-def drain(call: Call, remains: Remains, seconds: float) -> Optional[int]:
-    """Give requests in flight time to end; return how many there were at the end, None if unknown."""
-    addresses = [item["address"] for item in remains.service.listeners(remains.port)]
-    if not addresses:
-        return None
-    machine, address = remains.machine, reachable(min(addresses))
-    deadline = machine.boottime() + seconds
-    inflight = requests_in_flight(machine, address, remains.port)
-    while inflight and machine.boottime() < deadline:
-        call.emit({"stage": "draining", "inflight": inflight, "pids": remains.pids})
-        call.sleep(min(1.0, max(0.0, deadline - machine.boottime())))
-        inflight = requests_in_flight(machine, address, remains.port)
-    return inflight
-
-
 def stop_service(session: Session, call: Call, service: Service, port: int, drain_for: float, patience: float) -> Json:
-    """Drain, stop, kill after ``patience`` seconds, and wait until it is really gone. Raise Fail ``not-gone``."""
+    """Stop a service, and wait until it is really gone.
+
+    Its requests have ``drain_for`` seconds to end. After ``patience`` more it is killed. Raise Fail ``not-gone``.
+    """
     machine, unit, begun = session.machine, service.unit, session.machine.boottime()
     remains = Remains(service, port)
-    inflight = drain(call, remains, drain_for)
+    drain = Drain(call, service, port, drain_for)
+    drain.wait_until_idle()
     with session.holding():
         machine.systemctl("stop", "--no-block", unit, check=False)
+        drain.refuse()
         for pid in remains.strays():
             machine.kill(pid, signal.SIGTERM)
     deadline, killed, shown = machine.boottime() + patience, False, 0.0
@@ -115,9 +83,13 @@ def stop_service(session: Session, call: Call, service: Service, port: int, drai
         if is_down(service.state()) and not remains.pids:
             break
         now = machine.boottime()
+        draining = not killed and drain.look(bool(remains.listening()))
+        if draining:
+            deadline = now + patience
         if now > deadline:
             if killed:
                 raise Fail("not-gone", f"processes of {unit} do not end even when killed", **remains.detail())
+            drain.killed()
             killed, deadline = True, now + GONE_WAIT
             call.emit({"stage": "killing", "pids": remains.pids})
         if killed:
@@ -126,12 +98,13 @@ def stop_service(session: Session, call: Call, service: Service, port: int, drai
                     machine.kill(pid)
         elif now > shown + 1.0:
             shown, port_taken = now, bool(remains.addresses)
-            call.emit({"stage": "stopping", "inflight": inflight, "pids": remains.pids, "port": port_taken})
+            stage, inflight = ("draining", drain.left) if draining else ("stopping", drain.inflight)
+            call.emit({"stage": stage, "inflight": inflight, "pids": remains.pids, "port": port_taken})
         call.sleep(POLL)
     await_released(call, remains)
     with session.holding():
         machine.systemctl("reset-failed", unit, check=False)
-    return {"seconds": machine.boottime() - begun, "inflight": inflight, "killed": killed}
+    return dict(drain.result(), seconds=machine.boottime() - begun, killed=killed)
 
 
 def await_released(call: Call, remains: Remains) -> None:

@@ -33,6 +33,7 @@ from .lines import (
 from .model import LaunchError, read_model
 from .resolve import Plan, check_arguments, resolve
 from .settings import Settings, load_settings
+from .stopping import Stopping
 from .web import Connections
 
 #: What a scheduler says when another one has gone.
@@ -139,9 +140,8 @@ class Server:
     async def serve(self) -> int:
         """Bind, warm up, and serve until a signal; return the exit status."""
         plan = self.plan
-        loop = asyncio.get_running_loop()
         engine = Engine(plan, self.faults, log, self.gpu_state, self.holders)
-        stop = self.take_signals(loop)
+        stopping = Stopping(deaf=self.faults.get("ignore-sigterm") is not None)
         log(f"INFO:     Started server process [{os.getpid()}]")
         log("INFO:     Waiting for application startup.")
         log("Using fallback token IDs for yes/no (9693/2152)")
@@ -167,23 +167,17 @@ class Server:
         log(f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
         watcher = asyncio.create_task(self.watch(engine))
         warmup = None if skip or never else asyncio.create_task(self.warm_up(engine, host, port))
-        number = await stop
+
+        async def shut() -> None:
+            log("INFO:     Shutting down")
+            server.close()
+            await connections.shut()
+
+        number = await stopping.end(lambda: self.drain(engine), shut)
         for task in (watcher, warmup):
             if task is not None:
                 task.cancel()
-        if number == signal.SIGTERM:
-            await self.drain(engine)
         return self.finish(number, server, connections, listener)
-
-    def take_signals(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
-        """Return the first SIGTERM or SIGINT from now on: uvicorn, too, handles them before its first line."""
-        stop: asyncio.Future[int] = loop.create_future()
-        for wanted in (signal.SIGTERM, signal.SIGINT):
-            if wanted == signal.SIGTERM and self.faults.get("ignore-sigterm"):
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                continue
-            loop.add_signal_handler(wanted, _settle, stop, int(wanted))
-        return stop
 
     async def warm_up(self, engine: Engine, host: str, port: int) -> None:
         """Send a warm-up request, as SGLang does; until it is answered, /health returns 503."""
@@ -300,8 +294,9 @@ class Server:
         over = tree_killed(os.getpid(), itself=False) if self.plan.modern else ""
         if number == signal.SIGTERM and over:
             log(over)
+        if number == signal.SIGTERM:
+            log("INFO:     Shutting down")
         server.close()
-        log("INFO:     Shutting down")
         connections.close()
         log("INFO:     Waiting for application shutdown.")
         log("INFO:     Application shutdown complete.")
@@ -313,11 +308,6 @@ class Server:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         return 0
-
-
-def _settle(stop: asyncio.Future[int], number: int) -> None:
-    if not stop.done():
-        stop.set_result(number)
 
 
 def _listen(host: str, port: int) -> socket.socket:

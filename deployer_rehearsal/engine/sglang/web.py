@@ -128,11 +128,27 @@ class Connections:
         self._handler = handler
         self._log = log
         self._open: set[asyncio.StreamWriter] = set()
+        self._under_way: dict[asyncio.StreamWriter, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._shut = False
 
     def close(self) -> None:
         for writer in list(self._open):
             writer.close()
+
+    async def shut(self) -> None:
+        """Take no further request, and return when those under way have their answers, as uvicorn does at SIGINT."""
+        self._shut = True
+        for writer in list(self._open):
+            if writer in self._under_way:
+                self._under_way[writer].keep_alive = False
+            else:
+                writer.close()
+        await asyncio.sleep(0.1)
+        if self._under_way:
+            self._log("INFO:     Waiting for connections to close. (CTRL+C to force quit)")
+        while self._under_way:
+            await asyncio.sleep(0.1)
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection in a task of its own.
@@ -150,15 +166,18 @@ class Connections:
         try:
             while True:
                 exchange = await _read(reader, writer, self._log)
-                if exchange is None:
+                if exchange is None or self._shut:
                     return
+                self._under_way[writer] = exchange
                 await self._answer(exchange)
                 await writer.drain()
+                del self._under_way[writer]
                 if not exchange.keep_alive:
                     return
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             return
         finally:
+            self._under_way.pop(writer, None)
             self._open.discard(writer)
             writer.close()
             with contextlib.suppress(ConnectionError):

@@ -105,7 +105,7 @@ def test_what_a_unit_must_say() -> None:
         "Restart": "on-failure",
         "RestartSec": "10",
         "TimeoutStartSec": "infinity",
-        "TimeoutStopSec": "91",
+        "TimeoutStopSec": "121",
         "KillMode": "mixed",
         "LimitMEMLOCK": "infinity",
         "LimitNOFILE": "1048576",

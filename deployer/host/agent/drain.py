@@ -1,0 +1,108 @@
+"""Requests of a server that is being stopped: who keeps new ones out, which end in time, and which are cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import Optional
+
+from deployer import metrics
+from deployer.draining import cannot_refuse
+from deployer.reach import reachable
+
+from .base import Call, Fail, Json
+from .machine import Machine
+from .service import Service
+
+MARGIN = 2.0  # seconds before systemd would kill it, within which what is left is cut off
+TIMEOUT = 3.0  # seconds for it to say how many requests it has
+NOTICE = 5.0  # seconds for a server to stop listening; a second signal before that would be lost
+
+
+def requests_in_flight(machine: Machine, address: str, port: int) -> Optional[int]:
+    """Running and queued requests as the server counts them; None if it does not report them, or wants a key."""
+
+    def get(path: str) -> str:
+        with contextlib.suppress(Fail):
+            answer = machine.http(address, port, path, TIMEOUT)
+            return str(answer["body"]) if answer["status"] == 200 else ""
+        return ""
+
+    return metrics.requests_in_flight(get)
+
+
+class Drain:
+    """The requests of one server, from before its stop to their end.
+
+    One that can refuse new requests (`deployer.draining`) is told to at its stop, and has ``seconds`` from then on;
+    what is under way after that is cut off. Any other is waited for before its stop, and goes on taking new ones.
+    """
+
+    def __init__(self, call: Call, service: Service, port: int, seconds: float) -> None:
+        self.call, self.service, self.machine, self.port = call, service, service.machine, port
+        self.seconds, self.begun = seconds, service.machine.boottime()
+        sockets = service.listeners(port)
+        self.bound: Optional[str] = min(item["address"] for item in sockets) if sockets else None
+        state = service.state()
+        process = self.machine.process(state["MainPID"]) if sockets else None
+        self.main: int = state["MainPID"]
+        self.refuses = process is not None and not cannot_refuse(process["argv"], process["environment"])
+        self.told = self.refused = self.cut = False
+        self.inflight = self.ask()
+        self.left = 0
+        self.aborted = 0
+
+    def ask(self) -> Optional[int]:
+        """How many requests the server counts; None if it does not say."""
+        return requests_in_flight(self.machine, reachable(self.bound), self.port) if self.bound else None
+
+    def connections(self) -> int:
+        """Connections of clients. Of a server that refuses new requests each is one under way."""
+        return self.machine.connections(self.port, self.bound) if self.bound else 0
+
+    def wait_until_idle(self) -> None:
+        """Give the requests of a server that goes on taking new ones time to end."""
+        while not self.refuses and self.inflight and self.machine.boottime() < self.begun + self.seconds:
+            self.call.emit({"stage": "draining", "inflight": self.inflight, "pids": self.service.pids()})
+            self.call.sleep(min(1.0, max(0.0, self.begun + self.seconds - self.machine.boottime())))
+            self.inflight = self.ask()
+
+    def refuse(self) -> None:
+        """Have it refuse new requests, under the lock and when systemd has begun to stop it. An idle one just ends."""
+        self.left = self.connections()
+        if self.refuses and (self.inflight or self.left):
+            self.seconds = min(self.seconds, self.limit())
+            self.begun = self.machine.boottime()
+            self.machine.kill(self.main, signal.SIGINT)
+            self.told = True
+
+    def limit(self) -> float:
+        """Seconds after which systemd would kill it."""
+        shown: Json = {}
+        with contextlib.suppress(Fail):
+            shown = self.machine.properties(self.service.unit, "Service")
+        return max(0.0, float(shown.get("TimeoutStopUSec") or 2**64) / 1e6 - MARGIN)
+
+    def look(self, listening: bool) -> bool:
+        """Whether requests are still under way that have time. When it is over, what is left is cut off, once."""
+        if not self.told or self.cut:
+            return False
+        self.left, spent = self.connections(), self.machine.boottime() - self.begun
+        if listening and spent < max(self.seconds, NOTICE):
+            return True
+        if not listening and not self.refused:
+            self.refused = True
+            self.inflight = max(self.inflight or 0, self.left)
+        if not self.left or spent < self.seconds:
+            return bool(self.left)
+        self.cut, self.aborted = True, self.left
+        self.call.emit({"stage": "aborting", "inflight": self.left})
+        self.machine.kill(self.main, signal.SIGINT)
+        return False
+
+    def killed(self) -> None:
+        """What is under way now is cut off by a kill."""
+        self.aborted = max(self.aborted, self.connections() if self.refused or self.inflight else 0)
+
+    def result(self) -> Json:
+        return {"inflight": self.inflight, "aborted": self.aborted, "refused": self.refused}
