@@ -75,18 +75,40 @@ def sigterm_while_busy(start: Start) -> dict[str, Any]:
     return stopped_while_busy(start)[1]
 
 
-def stopped_while_busy(start: Start) -> tuple[list[str], dict[str, Any]]:
-    """What /health says after a SIGTERM that comes while a request is under way, and how it ends."""
-    engine = start(NEW, "--tp-size", "1").ready()
+def stopped_while_busy(start: Start, *interrupts: str, version: str = NEW) -> tuple[list[str], dict[str, Any]]:
+    """What /health says after a SIGTERM that comes while a request is under way, and how it ends.
+
+    ``interrupts``: lines of its log at each of which it gets a SIGINT.
+    """
+    engine = start(version, "--tp-size", "1").ready()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         answer = pool.submit(engine.post, "/v1/completions", LONG)
         until(lambda: engine.get("/v1/loads").json()["loads"][0]["num_running_reqs"] == 1)
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_for("SIGTERM received")
+        for line in interrupts:
+            engine.wait_for(line)
+            engine.process.send_signal(signal.SIGINT)
+            engine.wait_for("Shutting down")
+        new = new_request(engine)
         states = health(engine, "refused")
         end = ended(engine)
-    answered = answer.result().json()["usage"]["completion_tokens"]
-    return states, {**end, "answered": answered == LONG["max_tokens"]}
+    whole = answer.result().status_code == 200 and answer.result().json()["usage"]["completion_tokens"]
+    return states, {**end, "answered": whole == LONG["max_tokens"], "new request": new}
+
+
+def new_request(engine: Engine) -> str:
+    """What becomes of a request that is sent now."""
+    try:
+        return {200: "answered"}[engine.post("/v1/completions", {**LONG, "max_tokens": 1}).status_code]
+    except httpx.ConnectError:
+        return "refused"
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_every_version_refuses_new_requests_at_sigint_and_finishes_those_under_way(start: Start, version: str) -> None:
+    states, end = stopped_while_busy(start, "SIGTERM", version=version)
+    assert (states, end["exit"], end["answered"], end["new request"]) == (["refused"], -signal.SIGINT, True, "refused")
 
 
 def child_killed(start: Start, title: str, *argv: str) -> dict[str, Any]:
@@ -122,6 +144,8 @@ ENDS: dict[str, Callable[[Start], dict[str, Any]]] = {
     "SIGTERM while idle": sigterm_while_idle,
     "SIGINT while idle": lambda start: signalled(start, signal.SIGINT),
     "SIGTERM while busy": sigterm_while_busy,
+    "SIGTERM and SIGINT while busy": lambda start: stopped_while_busy(start, "SIGTERM")[1],
+    "SIGINT again while busy": lambda start: stopped_while_busy(start, "SIGTERM", "Gracefully exiting")[1],
     "scheduler killed": lambda start: child_killed(start, "schedul", "--tp-size", "1"),
     "detokenizer killed": lambda start: child_killed(start, "detoken", "--tp-size", "1"),
     "one stage of two killed": lambda start: child_killed(start, "schedul", "--pp-size", "2"),

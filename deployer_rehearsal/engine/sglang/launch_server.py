@@ -177,7 +177,7 @@ class Server:
         for task in (watcher, warmup):
             if task is not None:
                 task.cancel()
-        return self.finish(number, server, connections, listener)
+        return self.finish(number, server, connections, listener, forced=stopping.forced)
 
     async def warm_up(self, engine: Engine, host: str, port: int) -> None:
         """Send a warm-up request, as SGLang does; until it is answered, /health returns 503."""
@@ -262,8 +262,8 @@ class Server:
         """After SIGTERM, wait for requests in progress, however long that takes."""
         engine.draining = True
         log("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
-        poll = max(0.1, min(5.0, 5.0 * self.settings.scale))
-        await asyncio.sleep(min(0.3, poll))
+        poll = max(1.0, min(5.0, 5.0 * self.settings.scale))
+        await asyncio.sleep(0.3)
         self.look_at_children()
         while True:
             open_requests = engine.open_requests
@@ -276,7 +276,13 @@ class Server:
             await asyncio.sleep(poll)
 
     def finish(
-        self, number: int, server: asyncio.AbstractServer, connections: Connections, listener: socket.socket
+        self,
+        number: int,
+        server: asyncio.AbstractServer,
+        connections: Connections,
+        listener: socket.socket,
+        *,
+        forced: bool,
     ) -> int:
         """End everything as this version does; return the exit status."""
         port_kept = self.faults.get("port-never-released")
@@ -298,9 +304,12 @@ class Server:
             log("INFO:     Shutting down")
         server.close()
         connections.close()
-        log("INFO:     Waiting for application shutdown.")
-        log("INFO:     Application shutdown complete.")
+        if not forced:
+            log("INFO:     Waiting for application shutdown.")
+            log("INFO:     Application shutdown complete.")
         log(f"INFO:     Finished server process [{os.getpid()}]")
+        if forced:
+            write(main_traceback("KeyboardInterrupt", ""))
         if over:
             log(over)
         if number == signal.SIGINT:

@@ -17,6 +17,8 @@ class Stopping:
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._begun: list[asyncio.Task[None]] = []
+        self.forced = False
+        """Whether it was the second SIGINT, at which answers under way are left."""
         self._loop.add_signal_handler(signal.SIGINT, self._signals.put_nowait, int(signal.SIGINT))
         if deaf:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -42,6 +44,7 @@ class Stopping:
             if begin := work.pop(number, None):
                 self._begun.append(self._loop.create_task(self._done(number, begin())))
             elif number == signal.SIGINT:
+                self.forced = True
                 self._settle(number)
 
     async def _done(self, number: int, work: Awaitable[None]) -> None:

@@ -131,8 +131,15 @@ class Connections:
         self._under_way: dict[asyncio.StreamWriter, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._shut = False
+        self._quiet = asyncio.Event()
+        """Set while no request is under way."""
 
     def close(self) -> None:
+        """Close all connections. A request without an answer gets the one that uvicorn has for it."""
+        for exchange in self._under_way.values():
+            if not exchange.answered:
+                exchange.keep_alive = False
+                exchange.send(500, "Internal Server Error", "text/plain; charset=utf-8")
         for writer in list(self._open):
             writer.close()
 
@@ -147,8 +154,7 @@ class Connections:
         await asyncio.sleep(0.1)
         if self._under_way:
             self._log("INFO:     Waiting for connections to close. (CTRL+C to force quit)")
-        while self._under_way:
-            await asyncio.sleep(0.1)
+            await self._quiet.wait()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection in a task of its own.
@@ -169,19 +175,25 @@ class Connections:
                 if exchange is None or self._shut:
                     return
                 self._under_way[writer] = exchange
+                self._quiet.clear()
                 await self._answer(exchange)
                 await writer.drain()
-                del self._under_way[writer]
+                self._over(writer)
                 if not exchange.keep_alive:
                     return
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             return
         finally:
-            self._under_way.pop(writer, None)
+            self._over(writer)
             self._open.discard(writer)
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+    def _over(self, writer: asyncio.StreamWriter) -> None:
+        self._under_way.pop(writer, None)
+        if not self._under_way:
+            self._quiet.set()
 
     async def _answer(self, exchange: Exchange) -> None:
         try:

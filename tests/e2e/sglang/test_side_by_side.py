@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
@@ -125,21 +126,35 @@ def end_loose(site: SglangSite) -> None:
     site.host.run(["sh", "-c", f"{over}; rm -f /run/loose-*; true"])
 
 
-def busy_end(site: SglangSite) -> dict[str, Any]:
-    """SIGTERM while a request is under way."""
-    server, answers = Loose(site, "busy").ready(), []
-    body = {"prompt": "the of and", "max_tokens": 600, "ignore_eos": True}
+def busy_end(*interrupts: str) -> End:
+    """SIGTERM while a request is under way; ``interrupts``: lines of its log at each of which it gets a SIGINT."""
 
-    def ask() -> None:
-        answers.append(site.ask("/v1/completions", body, timeout=200, port=PORT)["usage"]["completion_tokens"])
+    def end(site: SglangSite) -> dict[str, Any]:
+        server, answers = Loose(site, "busy").ready(), []
+        body = {"prompt": "the of and", "max_tokens": 600, "ignore_eos": True}
 
-    client = threading.Thread(target=ask, daemon=True)
-    client.start()
-    until(lambda: site.ask("/v1/loads", port=PORT)["loads"][0]["num_used_tokens"] > 0)
-    server.signal("TERM")
-    found = server.ended()
-    client.join(30)
-    return {**found, "answered": answers == [600]}
+        def ask() -> None:
+            with contextlib.suppress(OSError):
+                answers.append(site.ask("/v1/completions", body, timeout=200, port=PORT)["usage"]["completion_tokens"])
+
+        client = threading.Thread(target=ask, daemon=True)
+        client.start()
+        until(lambda: site.ask("/v1/loads", port=PORT)["loads"][0]["num_used_tokens"] > 0)
+        server.signal("TERM")
+        for line in interrupts:
+            server.wait_for(line)
+            server.signal("INT")
+            server.wait_for("Shutting down")
+        try:
+            site.ask("/v1/completions", {**body, "max_tokens": 1}, timeout=60, port=PORT)
+            new = "answered"
+        except OSError:
+            new = "refused"
+        found = server.ended()
+        client.join(30)
+        return {**found, "answered": answers == [600], "new request": new}
+
+    return end
 
 
 def taken_end(site: SglangSite) -> dict[str, Any]:
@@ -200,7 +215,9 @@ ENDS: dict[str, End] = {
     "SIGTERM while it starts": starting_end,
     "SIGTERM while idle": idle_end,
     "SIGINT while idle": signalled("INT"),
-    "SIGTERM while busy": busy_end,
+    "SIGTERM while busy": busy_end(),
+    "SIGTERM and SIGINT while busy": busy_end("SIGTERM received"),
+    "SIGINT again while busy": busy_end("SIGTERM received", "Gracefully exiting"),
     "scheduler killed": signalled("KILL", "sglang::scheduler"),
     "detokenizer killed": signalled("KILL", "sglang::detokenizer"),
     "one stage of two killed": signalled("KILL", "sglang::scheduler_PP1", argv=("--pp-size", "2")),
