@@ -120,7 +120,7 @@ def test_a_unit_edited_by_hand_and_an_engine_patched_in_place_are_noticed(live_s
     planned = site.json("plan", "tp2", "--detailed-exitcode", expect=10)
     assert (planned["action"], planned["restart"], planned["changes"]) == ("converge", True, [])
     assert [item["text"] for item in planned["differences"]] == [
-        f"{path} was edited by hand: Environment, TimeoutStopSec 99 instead of 5",
+        f"{path} was edited by hand: Environment, TimeoutStopSec 99 instead of 7",
         f"{path} has mode 0600 instead of 0644",
         "running environment: EDITED is set, and 0001-tp2 does not set it",
     ]
