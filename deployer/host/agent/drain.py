@@ -6,8 +6,8 @@ import contextlib
 import signal
 from typing import Optional
 
-from deployer import metrics
 from deployer.draining import cannot_refuse
+from deployer.metrics import requests_in_flight
 from deployer.reach import reachable
 
 from .base import Call, Fail, Json
@@ -19,7 +19,7 @@ TIMEOUT = 3.0  # seconds for it to say how many requests it has
 NOTICE = 5.0  # seconds for a server to stop listening; a second signal before that would be lost
 
 
-def requests_in_flight(machine: Machine, address: str, port: int) -> Optional[int]:
+def counted(machine: Machine, address: str, port: int) -> Optional[int]:
     """Running and queued requests as the server counts them; None if it does not report them, or wants a key."""
 
     def get(path: str) -> str:
@@ -28,7 +28,7 @@ def requests_in_flight(machine: Machine, address: str, port: int) -> Optional[in
             return str(answer["body"]) if answer["status"] == 200 else ""
         return ""
 
-    return metrics.requests_in_flight(get)
+    return requests_in_flight(get)
 
 
 class Drain:
@@ -54,7 +54,7 @@ class Drain:
 
     def ask(self) -> Optional[int]:
         """How many requests the server counts; None if it does not say."""
-        return requests_in_flight(self.machine, reachable(self.bound), self.port) if self.bound else None
+        return counted(self.machine, reachable(self.bound), self.port) if self.bound else None
 
     def connections(self) -> int:
         """Connections of clients. Of a server that refuses new requests each is one under way."""

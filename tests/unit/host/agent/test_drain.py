@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from deployer.host.agent import guard
 from deployer.host.agent.base import Call
-from deployer.host.agent.lease import Session
 from deployer.host.agent.main import all_operations, perform
 from deployer.records.codec import Json
 from tests.fakes.host import FakeService
@@ -122,7 +121,7 @@ def test_the_guard_waits_for_a_drain_whose_operator_is_gone_and_starts_the_live_
     before = machine.unit(service.unit)
     machine.systemctl("stop", "--no-block", service.unit)
     machine.interrupt(before)
-    watching = Session(machine)
+    watching = guard.OwnOperator(machine)
     for _ in range(4):
         assert guard.look(watching, service)
         assert before.active == "deactivating", "its requests have time"
