@@ -1,4 +1,4 @@
-"""Stopping the real server: it drains without a limit of its own, so ours ends it."""
+"""Stopping the real server: it refuses new requests, and those under way have the time that we give them."""
 
 from __future__ import annotations
 
@@ -37,31 +37,56 @@ def test_an_idle_server_ends_by_itself(tp1_site: SglangSite) -> None:
     assert strays(site) == []
 
 
-def test_a_busy_server_is_ended_by_the_budget_and_the_way_back_works(tp1_site: SglangSite) -> None:
+class Clients:
+    """Three requests that take a while, under way."""
+
+    def __init__(self, site: SglangSite, tokens: int) -> None:
+        self.answers: list[object] = []
+        body = {"prompt": "the of and", "max_tokens": tokens, "ignore_eos": True}
+
+        def request() -> None:
+            try:
+                self.answers.append(site.ask("/v1/completions", body, timeout=300))
+            except OSError as error:
+                self.answers.append(error)
+
+        self._clients = [threading.Thread(target=request, daemon=True) for _ in range(3)]
+        for client in self._clients:
+            client.start()
+        until(lambda: site.ask("/v1/loads")["loads"][0]["num_used_tokens"] > 0)
+
+    def answered(self) -> int:
+        """How many of them have got their whole answers, when all have ended."""
+        for client in self._clients:
+            client.join(60)
+        return sum(isinstance(answer, dict) for answer in self.answers)
+
+
+def test_a_busy_server_finishes_its_requests_and_takes_no_new_ones(tp1_site: SglangSite) -> None:
     site = tp1_site
-    site.write_inventory(limits=OTHER, deadlines="start = 300\ndrain = 2\nstop = 8")
-    answers: list[object] = []
-
-    def long_request() -> None:
-        body = {"prompt": "the of and", "max_tokens": 7500, "ignore_eos": True}
-        try:
-            answers.append(site.ask("/v1/completions", body, timeout=300))
-        except OSError as error:
-            answers.append(error)
-
-    clients = [threading.Thread(target=long_request, daemon=True) for _ in range(3)]
-    for client in clients:
-        client.start()
-    until(lambda: site.ask("/v1/loads")["loads"][0]["num_used_tokens"] > 0)
+    site.write_inventory(limits=OTHER, deadlines="start = 300\ndrain = 120\nstop = 60")
+    clients = Clients(site, 600)
     with watching(site.host.address) as health:
         document = site.json("apply", "tp1", "--yes")
     assert document["outcome"] == "live"
-    assert 2 + 8 <= stop_seconds(document) < 40
-    for client in clients:
-        client.join(30)
-    assert [type(answer) for answer in answers] != [dict] * 3  # they were cut off, not waited for
-    assert health.states[0] == "200"
-    assert "503" in health.states  # while it drains nobody new is sent to it
+    drained = document["drained"]
+    assert (drained["in_flight"], drained["aborted"], drained["refused_new"]) == (3, 0, True)
+    assert drained["seconds"] < 100
+    assert clients.answered() == 3
+    assert "refused" in health.states[1:]  # nobody new came in
+    assert strays(site) == []
+
+
+def test_what_outlasts_the_budget_is_cut_off_and_the_way_back_works(tp1_site: SglangSite) -> None:
+    site = tp1_site
+    site.write_inventory(limits=OTHER, deadlines="start = 300\ndrain = 2\nstop = 30")
+    clients = Clients(site, 7500)
+    document = site.json("apply", "tp1", "--yes")
+    assert document["outcome"] == "live"
+    drained = document["drained"]
+    assert (drained["in_flight"], drained["aborted"], drained["refused_new"]) == (3, 3, True)
+    assert 2 <= drained["seconds"] < 2 + 30
+    assert clients.answered() == 0
     assert any("Remaining number of requests 3" in line for line in old_log(site))
     assert strays(site) == []
 
