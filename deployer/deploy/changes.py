@@ -31,7 +31,7 @@ def engine_ref(facts: EngineFacts | None) -> EngineRef | None:
     if facts is None or not facts.fingerprint:
         return None
     packages = {"sglang": facts.sglang} if facts.sglang else {}
-    return EngineRef(facts.python, facts.python_version, packages | facts.packages, facts.fingerprint)
+    return EngineRef(facts.python, facts.python_version, packages | facts.packages, facts.fingerprint, facts.written)
 
 
 def engine_changes(before: EngineRef, after: EngineRef) -> list[Change]:
@@ -43,6 +43,8 @@ def engine_changes(before: EngineRef, after: EngineRef) -> list[Change]:
     changes = differing("engine", old, new, sorted({**old, **new}))
     if not changes and before.fingerprint != after.fingerprint:
         changes.append(Change("engine", "files", before.fingerprint, after.fingerprint))
+    elif not changes and before.written and after.written and before.written != after.written:
+        changes.append(Change("engine", "files", before.written, after.written))
     return changes
 
 

@@ -35,7 +35,7 @@ def basis(plan: Plan, candidate: Release, observed: HostState) -> dict[str, str]
         "the unit": _digest(candidate.restart_keys),
         "the benchmark and its gate": _digest(candidate.requested.as_json()),
         "SGLang": (engine.sglang if engine else None) or "none",
-        "SGLang's files": (engine.fingerprint if engine else None) or "none",
+        "SGLang's files": (engine.written or engine.fingerprint if engine else None) or "none",
         "the model's files": (model.fingerprint if model else None) or "none",
     }
 

@@ -181,11 +181,15 @@ def _keep(session: Session, state: ServiceState, release: str, bench: BenchRun) 
     record = state.release(release)
     kept = record.benches if record else ()
     number = max((item.number for item in kept), default=0) + 1
+    # Where the list is damaged, files may be there that it does not name.
+    while session.client.release_file(session.service.name, release, f"bench-{number}.json") is not None:
+        number += 1
+    damaged = [*record.benches_damaged, *record.unreadable_benches] if record else []
     entry = LaterBench(number, bench.started, bench.seconds, summary(bench))
     session.client.release_update(
         session.service.name,
         release,
-        patch={"benches": [*kept, entry]},
+        patch={"benches": [*kept, entry], **({"benches_damaged": damaged} if damaged else {})},
         files={f"bench-{number}.json": json.dumps(bench.as_json(), indent=1, ensure_ascii=False) + "\n"},
     )
     return f"{release}@{number}"

@@ -58,7 +58,8 @@ class Record:
     """The base of all records.
 
     A missing key or null is the field's default, or None if the type allows it; else it raises BadRecord, as does a
-    value of another type. In a ``tolerant`` record such a value counts as missing (and is kept in ``extra``).
+    value of another type. In a ``tolerant`` record such a value counts as missing (and is kept in ``extra``, as is a
+    list of which items were left out).
     """
 
     tolerant: ClassVar[bool] = False
@@ -87,7 +88,8 @@ class Record:
                     raise
                 values |= item.absent
                 continue
-            del extra[item.key]
+            if not isinstance(value, list) or len(values[item.name]) == len(value):
+                del extra[item.key]
         return cls(**values, extra=extra)
 
     def as_json(self) -> Json:

@@ -82,6 +82,7 @@ class EngineFacts(Record):
     """The engine's Python environment. Versions are read from metadata; None if the package is not installed.
 
     ``fingerprint`` changes with SGLang's own files and the packages it stands on; None if SGLang cannot be found.
+    ``written`` also changes with a file that is written anew with the same size and time.
     """
 
     python: str
@@ -92,6 +93,7 @@ class EngineFacts(Record):
     """torch, transformers, the kernels and FlashInfer, where they are installed."""
     python_version: str | None = None
     fingerprint: str | None = None
+    written: str | None = None
     changed: tuple[str, ...] = ()
     """Some of SGLang's files that were written since the live release was promoted."""
     changed_files: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from deployer.records.codec import Json, Record, Tolerant, named, sparse, unwritten
 from deployer.records.effect import InEffect
@@ -29,6 +30,7 @@ class EngineRef(Record):
     python_version: str | None = None
     packages: dict[str, str] = field(default_factory=dict)
     fingerprint: str | None = None
+    written: str | None = sparse(default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Release(Tolerant):
     seconds, and ``gpus`` are the indices of those that it needs: by these the host assesses a boot. ``state`` is
     ``staged``, ``candidate``, ``live``, ``superseded``, ``failed``, ``inconclusive``, ``interrupted``, ``abandoned``,
     or ``corrupt`` if its manifest cannot be read (``service`` is empty then). ``unit`` is the text that goes live and
-    ``candidate`` the one that is tried; they are files of their own.
+    ``candidate`` the one that is tried; they are files of their own. ``benches_damaged`` keeps what stood in place of a
+    list of ``benches`` and could not be read.
     """
 
     service: str = ""
@@ -107,6 +110,7 @@ class Release(Tolerant):
     failure: Failure | None = None
     bench_summary: BenchSummary | None = None
     benches: tuple[LaterBench, ...] = sparse(default=())
+    benches_damaged: tuple[Any, ...] = sparse(default=())
     unit: str = unwritten(default="")
     candidate: str = unwritten(default="")
 
@@ -119,6 +123,11 @@ class Release(Tolerant):
     def provable(self) -> bool:
         """Whether what it has to show is known: damaged requirements must not pass as none."""
         return "resolved" not in self.extra
+
+    @property
+    def unreadable_benches(self) -> tuple[Any, ...]:
+        """What stands in its manifest in place of a list of benchmarks that can be read; at most one."""
+        return tuple(value for key, value in self.extra.items() if key == "benches")
 
     @property
     def proven(self) -> bool:

@@ -101,3 +101,9 @@ def test_an_engine_whose_files_changed_has_another_fingerprint_and_names_them(tm
     after = survey.engine_facts(machine, str(python), (folder / "a.py").stat().st_ctime)
     assert after["fingerprint"] not in (None, before["fingerprint"])
     assert (after["changed"], after["changed_files"]) == (["b.py"], 1)
+    # A patch that puts size and time back is seen by the kernel's own time of the change.
+    info = (folder / "b.py").stat()
+    (folder / "b.py").write_text("33\n")
+    os.utime(folder / "b.py", ns=(info.st_atime_ns, info.st_mtime_ns))
+    patched = survey.engine_facts(machine, str(python))
+    assert (patched["fingerprint"], patched["written"] != after["written"]) == (after["fingerprint"], True)

@@ -47,7 +47,7 @@ class Converging:
 
     def run(self) -> Json:
         service, damage = self.service, []  # type: Service, List[str]
-        transition = service.transition(damage)
+        transition = service.transition(damage) or (service.begun() if damage else None)
         live, has_live = service.live_release(), os.path.exists(service.live_path)
         promoted = bool(transition and has_live and transition["to"] == live)
         if transition:

@@ -26,6 +26,13 @@ TRANSITION: Shape = {
     "started_boottime": NUMBER_OR_NONE,
     "exclusive": (list, type(None)),
 }
+#: What a transition was begun with, in a file of its own: with it, a damaged ``transition.json`` loses no way back.
+BEGUN: Shape = {
+    "to": str,
+    "was_active": bool,
+    "was_enabled": bool,
+    "exclusive": (list, type(None)),
+}
 #: What the guard or recovery did last: when, which of the two, what and why, and what came of it.
 DEED: Shape = {"t": (int, float), "by": str, "what": str, "why": str, "result": str}
 #: What came of the last boot, as `assess` found it; ``tried``: the release that was started in the live one's place.
@@ -93,6 +100,7 @@ class Service:
         self.folder = os.path.join(machine.state_dir, self.name)
         self.releases = os.path.join(self.folder, "releases")
         self.transition_path = os.path.join(self.folder, "transition.json")
+        self.begun_path = os.path.join(self.folder, "begun.json")
         self.deed_path = os.path.join(self.folder, "guard.json")
         self.boot_path = os.path.join(self.folder, "boot.json")
 
@@ -191,6 +199,10 @@ class Service:
     def transition(self, problems: Optional[List[str]] = None) -> Optional[Json]:
         """The transition under way; None if there is none or its file is damaged."""
         return read_intact(self.transition_path, TRANSITION, problems)
+
+    def begun(self) -> Optional[Json]:
+        """What the transition under way was begun with, for use if its own file is damaged; None if it is not known."""
+        return read_intact(self.begun_path, BEGUN)
 
     def last_deed(self, problems: Optional[List[str]] = None) -> Optional[Json]:
         """What the guard or recovery did last; None if they never had to do anything."""

@@ -28,6 +28,7 @@ for name in %r:
     except Exception: pass
 try:
     digest = hashlib.sha256(repr((sys.version, sys.prefix, sorted(versions.items()))).encode())
+    written = hashlib.sha256()
     for top in util.find_spec('sglang').submodule_search_locations:
         for folder, folders, names in os.walk(top):
             folders.sort()
@@ -35,8 +36,9 @@ try:
                 info = os.stat(os.path.join(folder, name))
                 mark = (os.path.relpath(folder, top), name, info.st_size, info.st_mtime_ns)
                 digest.update(repr(mark).encode())
+                written.update(repr((*mark, info.st_ctime_ns)).encode())
                 if since and info.st_ctime > since: changed.append(os.path.normpath(os.path.join(*mark[:2])))
-    found['fingerprint'] = digest.hexdigest()[:16]
+    found.update(fingerprint=digest.hexdigest()[:16], written=written.hexdigest()[:16])
 except Exception: pass
 found.update(changed=changed[:5], changed_files=len(changed))
 print(json.dumps(dict(found, packages=versions, python_version=platform.python_version())))
@@ -55,6 +57,8 @@ def last_object(text: str) -> Json:
 def engine_facts(machine: Machine, python: str, since: Optional[float] = None) -> Json:
     """Versions by metadata, without an import; ``fingerprint`` changes with SGLang's files and what it depends on.
 
+    ``written`` also changes with a file that keeps size and time: a patch may put these back, but not the kernel's
+    own time of the change. (To read them all would cost a second.)
     ``changed`` names some of the files that were written after ``since``, ``changed_files`` is their number.
     """
     path = shutil.which(python)

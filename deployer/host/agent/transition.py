@@ -15,7 +15,7 @@ from .files import read_json, remove_file, set_aside, write_link
 from .lease import Session
 from .machine import is_down, is_up
 from .releases import make_folders
-from .service import TRANSITION, Service, unit_release
+from .service import BEGUN, TRANSITION, Service, unit_release
 from .strays import remember
 
 GUARD_DONE = 77  # the guard's exit status if nothing is left to guard: systemd must not restart it then
@@ -141,7 +141,7 @@ def begin(session: Session, args: Json, call: Call) -> Json:
     path, guard = service.transition_path, service.guard_unit
     with session.holding():
         make_folders(service)
-        set_aside(path, TRANSITION)
+        damaged = set_aside(path, TRANSITION)
         earlier = read_json(path, TRANSITION)
         machine.make_reserve()
         if earlier and earlier["to"] != wanted["to"]:
@@ -152,11 +152,12 @@ def begin(session: Session, args: Json, call: Call) -> Json:
             "was_enabled": service.is_enabled(),
             "started": time.time(),
         }
-        transition.update(earlier or {})
+        transition.update(earlier or (damaged and service.begun()) or {})
         transition.setdefault("exclusive", recorded(machine, wanted.get("exclusive")))
         wanted = {key: value for key, value in wanted.items() if key != "exclusive"}
         transition.update(wanted, boot_id=machine.boot_id, updated=time.time())
         install(service)
+        machine.write_json(service.begun_path, {key: transition[key] for key in BEGUN})
         machine.write_json(path, transition)
         machine.systemctl("reset-failed", guard, check=False)
         started = machine.systemctl("start", guard, check=False)
@@ -177,6 +178,7 @@ def step(session: Session, args: Json, call: Call) -> Json:
 def end_transition(service: Service, stop_guard: bool = True) -> None:
     """Remove the record, then the guard; to be called under the lock."""
     remove_file(service.transition_path)
+    remove_file(service.begun_path)
     if stop_guard:
         service.machine.systemctl("stop", "--no-block", service.guard_unit, check=False)
 

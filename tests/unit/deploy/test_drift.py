@@ -45,6 +45,7 @@ LIVE = release(
         "python_version": "3.12.3",
         "packages": {"sglang": "0.5.12.post1", "torch": "2.8.0"},
         "fingerprint": "aaaa",
+        "written": "cccc",
     },
 )
 RUNNING: dict[str, Any] = {
@@ -195,6 +196,12 @@ def test_a_host_that_is_equal_to_its_live_release_does_not_differ() -> None:
         (
             {"engine": replace(ENGINE, fingerprint="bbbb")},
             "engine files: changed since 0001-tp8 was proven",
+            False,
+            False,
+        ),
+        (
+            {"engine": replace(ENGINE, written="dddd", changed_files=1, changed=("srt/a.py",))},
+            "engine files: 1 changed since 0001-tp8 was proven (srt/a.py)",
             False,
             False,
         ),

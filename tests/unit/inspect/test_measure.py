@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,24 @@ def test_it_is_kept_beside_its_release_and_nothing_else_is_changed(live_world: F
     assert live_world.service("kimi").release == LIVE
     assert live_world.lease is not None
     assert live_world.lease["state"] == "released"
+
+
+@pytest.mark.parametrize(
+    ("held", "numbers"), [("soon", [3]), (7, [3]), ({"number": 1}, [3]), ([None, {"number": 2}], [2, 3])]
+)
+def test_a_damaged_list_loses_nothing(live_world: FakeWorld, held: Any, numbers: list[int]) -> None:
+    measured(live_world)
+    measured(live_world)
+    service = live_world.service("kimi")
+    path = Path(service.manifest_path(LIVE))
+    path.write_text(json.dumps({**service.manifest(LIVE), "benches": held}))
+    kept = {name: service.file(LIVE, name) for name in ("bench-1.json", "bench-2.json")}
+    assert measured(live_world).name == f"{LIVE}@3"
+    assert {name: service.file(LIVE, name) for name in kept} == kept
+    manifest = service.manifest(LIVE)
+    assert ([item["number"] for item in manifest["benches"]], manifest["benches_damaged"]) == (numbers, [held])
+    assert measured(live_world).name == f"{LIVE}@4"
+    assert service.manifest(LIVE)["benches_damaged"] == [held]
 
 
 def test_compare_and_history_know_it(live_world: FakeWorld) -> None:

@@ -117,6 +117,42 @@ def test_it_comes_back_as_it_was(
     assert seen(idle) == ((LIVE, True) if not active and not enabled else OFF)
 
 
+@pytest.mark.parametrize("by", ["operator", "guard", "recover", "the next change"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"to": 7}'])
+def test_a_damaged_record_does_not_lose_who_made_room(
+    operator: Operator, machine: FakeMachine, idle: FakeService, mini: FakeService, by: str, text: str
+) -> None:
+    attempt(operator)
+    Path(idle.transition_path).write_text(text)
+    if by == "the next change":
+        operator.begin("0003-c", **EXCLUSIVE)
+        record = idle.transition()
+        assert record is not None
+        assert record["exclusive"] == [{**EXCLUSIVE["exclusive"][0], "was_active": True, "was_enabled": True}]
+        operator("converge", start=True)
+    elif by == "operator":
+        operator("converge", start=True)
+    elif by == "guard":
+        idle.end()
+        operator.leave()
+        assert guard.look(guard.OwnOperator(machine), idle)
+    else:
+        machine.reboot()
+        assert guard.recover(machine, "kimi") == 0
+    assert (seen(mini), seen(idle)) == (ON, OFF)
+    assert not Path(idle.begun_path).exists()
+
+
+def test_a_damaged_record_of_a_promoted_release_keeps_the_other_away(
+    operator: Operator, machine: FakeMachine, idle: FakeService, mini: FakeService
+) -> None:
+    operator.promote(TO, LIVE, attempt(operator))
+    Path(idle.transition_path).write_text("{")
+    mini.restart()
+    operator("converge", start=True)
+    assert (seen(mini), seen(idle)) == (OFF, (TO, True))
+
+
 @pytest.mark.parametrize("interference", ["", "started by hand", "power cut"])
 def test_after_the_promotion_it_stays_away(
     operator: Operator, machine: FakeMachine, idle: FakeService, mini: FakeService, interference: str

@@ -16,7 +16,13 @@ from tests.unit.host.agent.conftest import OWNER, PORT, Operator
 
 PLACES = (
     *("state/lock", "state/lease.json", "state/hold.json", "state/reserve", f"state/agent-{own_hash()}.py"),
-    *("state/kimi/transition.json", "state/kimi/audit.jsonl", "state/kimi/guard.json", "state/kimi/boot.json"),
+    *(
+        "state/kimi/transition.json",
+        "state/kimi/begun.json",
+        "state/kimi/audit.jsonl",
+        "state/kimi/guard.json",
+        "state/kimi/boot.json",
+    ),
     *("state/kimi/releases/0001-a", "state/kimi/releases/0001-a/manifest.json", "state/kimi/releases/0001-a/notes"),
     *("volatile/renewal.json", "volatile/renewal.json.new", "volatile/processes-kimi.json"),
     *("live/sglang-kimi.service", "live/deployer-recover@.service", "live/deployer-assess@.service"),
@@ -78,7 +84,12 @@ def test_all_of_it_is_written_where_there_are_no_links(machine: FakeMachine, ser
     change_everything(machine, service)
     assert service.live
     missing = {place for place in PLACES if not Path(machine.folder, place).exists()}
-    ended = {"state/kimi/transition.json", "state/kimi/guard.json", "volatile/renewal.json.new"}
+    ended = {
+        "state/kimi/transition.json",
+        "state/kimi/begun.json",
+        "state/kimi/guard.json",
+        "volatile/renewal.json.new",
+    }
     assert missing == ended | {
         place for place in PLACES if place.endswith(".tmp") or place.startswith("run/sglang") or "hold" in place
     }
