@@ -44,7 +44,7 @@ def of_file(path: str) -> Diagnosis:
         origin["left_out"] = excerpt.gap
     if excerpt.unread:
         origin["unread"] = excerpt.unread
-    mark, gap, lines = excerpt.head[:2], bool(excerpt.tail), excerpt.lines or 0
+    mark, gap, lines = excerpt.head[:400], bool(excerpt.tail), excerpt.lines or 0
     head, tail = redact(text_of(excerpt.head)), redact(text_of(excerpt.tail, mark))
     del excerpt  # may be large
     return diagnose(read_ends(head, tail, lines) if gap else read(head), origin=origin)

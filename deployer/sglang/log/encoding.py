@@ -18,8 +18,20 @@ class Damaged(Exception):
 
 
 def is_wide(start: bytes) -> bool:
-    """Return whether a file that begins so is UTF-16, by its byte order mark."""
-    return start.startswith(_WIDE)
+    """Return whether a file that begins so is UTF-16: by its byte order mark, or by every second byte being zero."""
+    return start.startswith(_WIDE) or _unmarked(start) is not None
+
+
+def _unmarked(start: bytes) -> str | None:
+    """Return the encoding of UTF-16 without a mark, whose text is mostly ASCII; None if it is something else."""
+    sample = start[:400]
+    pairs = len(sample) // 2
+    if pairs < 2:
+        return None
+    zeros = sample[: 2 * pairs : 2].count(0), sample[1 : 2 * pairs : 2].count(0)
+    if zeros[1] * 10 > 9 * pairs and zeros[0] * 10 < pairs:
+        return "utf-16-le"
+    return "utf-16-be" if zeros[0] * 10 > 9 * pairs and zeros[1] * 10 < pairs else None
 
 
 def text_of(data: bytes, mark: bytes = b"") -> str:
@@ -27,10 +39,12 @@ def text_of(data: bytes, mark: bytes = b"") -> str:
 
     UTF-16 is recognised by its mark; a line that is not valid UTF-8 is taken for Windows-1252.
     """
-    if is_wide(mark):
+    if mark.startswith(_WIDE):
         data = mark[:2] + data
-    if is_wide(data):
+    if data.startswith(_WIDE):
         return data.decode("utf-16", "replace")
+    if unmarked := _unmarked(mark if len(mark) > 2 else data):
+        return data.decode(unmarked, "replace")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

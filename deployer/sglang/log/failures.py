@@ -14,6 +14,7 @@ from deployer.sglang.log import endings
 from deployer.sglang.log.endings import UnitEnd
 from deployer.sglang.log.indexed_log import NOISE, SERVING, IndexedLog
 from deployer.sglang.log.launch import PHASES
+from deployer.sglang.log.native import hint, is_compiler
 from deployer.sglang.log.record import message_of
 from deployer.sglang.log.signatures import FATAL_LINES, STOPPED, UNKNOWN, Cause, Signature, any_of, found_in
 from deployer.sglang.log.text import Line, read_lines, without_routine
@@ -43,6 +44,10 @@ _KILLED_BY = re.compile(r"Killed process (\d+) \(([^)]{1,40})\)|task=([^,]{1,40}
 _BEGINNING = re.compile(r"\bserver_args=|sglang/launch_server\.py|sglang/cli/|^usage: ")
 #: Characters of the log's own message that are kept with the cause.
 _QUOTED = 160
+#: Lines before a failure in which native code's own words for it are looked for.
+_NEAR = 30
+#: Secondary signatures that name how native code ended.
+_CRASHES = ("bus_error", "native_crash")
 #: Lines before a generic traceback in which a more specific one is looked for.
 _BEFORE = 400
 
@@ -155,7 +160,7 @@ class Search(IndexedLog):
                 if specific is not None:
                     shown = [*self.around(position, 0, 1), *event.shown]
                     return self.cause(specific, shown, phase, message_of(line.text), event.rank)
-        return self.cause(signature, event.shown, phase, _innermost(event), event.rank)
+        return self.cause(signature, self.shown(event), phase, _innermost(event), event.rank)
 
     def by_kernel(self) -> Cause | None:
         """Return what the kernel's messages, or systemd's, prove."""
@@ -177,6 +182,8 @@ class Search(IndexedLog):
 
     def by_consequence(self, fatal: Sequence[Trace], primary: Sequence[Trace]) -> Cause | None:
         """Return a consequence, what systemd reports, or the unknown exception: nothing known happened first."""
+        if primary and primary[0].native:
+            return self.by_native(primary)
         if primary and primary[0].errors:
             head = next((trace for trace in fatal if trace.explicit and trace.first < primary[0].first), None)
             return (self.of_trace(head) if head else None) or self.unknown(primary[0])
@@ -206,12 +213,29 @@ class Search(IndexedLog):
             return self.unknown((bare or harmless)[0])
         return by_unit or endings.silence(self, self.unit, self.reached)
 
+    def by_native(self, primary: Sequence[Trace]) -> Cause:
+        """Return what native code's own error means, if nothing known was raised; a compiler only serves a caller."""
+        for trace in bare_errors(self.lines, self.traces):
+            if not _SECONDARY.search(trace.messages) and (cause := self.of_trace(trace)):
+                return cause
+        first = next((one for one in primary if not (one.native and is_compiler(one.lines[0]))), primary[0])
+        secondary = (one for one in found_in("secondary") if one.id in _CRASHES and one.regex.search(first.messages))
+        if first.native and (one := next(secondary, None)):
+            return self.cause(one, self.shown(first), self.phase_of(first), first.messages, first.rank)
+        return self.unknown(first)
+
+    def shown(self, trace: Trace) -> list[int]:
+        """Return the lines that show a failure best: those of native code before it, and its own."""
+        before = range(max(0, trace.first - _NEAR), trace.first)
+        hints = [at for at in before if self.lines[at].source == "engine" and hint(self.lines[at].text)]
+        return [*hints[-2:], *trace.shown]
+
     def of_trace(self, trace: Trace) -> Cause | None:
         """Return the known cause that a traceback shows, without a look at the lines around it."""
         one = match(trace)
         if one is None:
             return None
-        return self.cause(one, trace.shown, self.phase_of(trace), _innermost(trace), trace.rank)
+        return self.cause(one, self.shown(trace), self.phase_of(trace), _innermost(trace), trace.rank)
 
     def by_secondary(self) -> Cause | None:
         """Return the first consequence that is not the server's own doing and did not pass."""
@@ -229,6 +253,8 @@ class Search(IndexedLog):
                     continue
                 if not (one.regex.search(text) or one.regex.search(message_of(text))):
                     continue
+                if text == "Killed" and any(at < index for at in self.consequences):
+                    continue  # the server does that to itself
                 if self.cured(one) > index:
                     continue
                 inside = next((trace for trace in self.traces if trace.first <= index <= trace.last), None)
@@ -265,7 +291,7 @@ class Search(IndexedLog):
         """Return an unknown cause: the traceback's innermost exception and the lines around it."""
         before = [] if trace.errors else self.around(trace.first, 2, 0)
         after = range(trace.last + 1, min(trace.last + 3, len(self.lines)))
-        lines, numbers = self.show([*before, *trace.shown, *after])
+        lines, numbers = self.show([*before, *self.shown(trace), *after])
         here, cause = self.here(self.phase_of(trace)), _innermost(trace)[:500]
         return Cause(UNKNOWN, here, cause, endings.READ_THE_LOG, lines, None, numbers, trace.rank)
 

@@ -115,7 +115,7 @@ class IndexedLog:
         if end is not None:  # what a later stop kills says nothing about a start that succeeded in between
             return any(0 <= index < end for index in after)
         ready = next((index for index in self._signs if index >= 0), len(self.lines))
-        return ready < trace.first or any(index >= 0 for index in after) or len(after) > 1
+        return (ready < trace.first and not trace.native) or any(index >= 0 for index in after) or len(after) > 1
 
     def ends_with(self, bare: Sequence[Trace]) -> bool:
         """Return whether an exception is the last thing a launch printed (in a log that holds little but its end)."""
@@ -125,7 +125,7 @@ class IndexedLog:
 
     def phase_of(self, trace: Trace) -> str:
         """Return the phase in which a traceback's rank was, by its frames and by the log before it."""
-        context = self.phase_at(trace.first, trace.rank)
+        context = self.phase_at(trace.first + trace.native, trace.rank)  # a bar may stand before it in its line
         text = trace.text
         by_frames = [phase for phase, regex in _FRAME_PHASES if re.search(regex, text)]
         if not by_frames or (by_frames[-1] == "warm-up" and context in SERVING):

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from deployer.sglang.log.fronts import COLOUR
 from deployer.sglang.log.launch_state import (
     ORDER,
     PHASES,
@@ -23,7 +24,6 @@ from deployer.sglang.log.launch_state import (
     noteworthy,
 )
 from deployer.sglang.log.record import records
-from deployer.sglang.log.text import COLOUR
 
 __all__ = [
     "PHASES",

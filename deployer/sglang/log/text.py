@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any
 
-from deployer.sglang.log.record import PREFIX, second
+from deployer.sglang.log.exports import unwrapped
+from deployer.sglang.log.fronts import COLOUR, Front, learn, split
+from deployer.sglang.log.record import PREFIX, record_in, second
 
 #: Characters of a line in which what stands in front of it is looked for.
 _FRONT = 400
 
-COLOUR = re.compile(
-    r"\x1b(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_=>()][0-9A-B]?)"
-)
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"  # RFC 3339 and relatives
 _WHO = r"(?P<host>[\w.-]{1,80}) (?P<ident>[\w./@:-]{1,80}?)(?:\[(?P<pid>\d{1,8})\])?: ?"
 _SYSLOG = r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?"
@@ -57,6 +56,7 @@ _FRONTS = tuple(
     )
 )
 _QUICK = re.compile(rf"{PREFIX.pattern}|INFO: {{1,8}}\S", re.ASCII)
+_FRAME = re.compile(r" {2}File \"")
 #: What a working server prints over and over.
 ROUTINE = re.compile(
     rf"(?:{PREFIX.pattern})?(?:(?:Prefill|Decode) batch\b|(?:Receive|Finish): obj="
@@ -88,22 +88,16 @@ class Line:
 
 def read(text: str) -> list[Line]:
     """Return the lines of a log in any format, oldest first (some viewers export newest first)."""
-    return in_order(read_lines(_split(text)))
+    lines = unwrapped(text).split("\n")
+    return in_order(read_lines(lines, fronts=learn(lines)))
 
 
 def read_ends(head: str, tail: str, between: int) -> list[Line]:
     """Like `read`, for the beginning and the end of a log with ``between`` line ends between them."""
     first = head.count("\n") + between + (0 if head.endswith("\n") else 1)
-    return in_order(chain(read_lines(_split(head)), read_lines(_split(tail), first + 1)))
-
-
-def _split(text: str) -> Iterator[str]:
-    """Like ``text.split("\\n")``, lazily."""
-    start = 0
-    while (end := text.find("\n", start)) >= 0:
-        yield text[start:end]
-        start = end + 1
-    yield text[start:]
+    one, other = unwrapped(head).split("\n"), unwrapped(tail).split("\n")
+    fronts = learn([*one, *other])
+    return in_order(chain(read_lines(one, fronts=fronts), read_lines(other, first + 1, fronts=fronts)))
 
 
 def in_order(read: Iterable[Line]) -> list[Line]:
@@ -112,13 +106,33 @@ def in_order(read: Iterable[Line]) -> list[Line]:
     stamps = [line.stamp for line in lines if line.stamp is not None]
     steps = [b - a for a, b in pairwise(stamps)]
     back = sum(step < 0 for step in steps)
-    if back >= 4 and back > 10 * sum(step > 0 for step in steps) and len(stamps) * 2 > len(lines):
+    forth = sum(step > 0 for step in steps)
+    falling = back >= 4 and back > 10 * forth and len(stamps) * 2 > len(lines)
+    if falling or (not forth and _upside_down(lines)):
         lines.reverse()
     return lines
 
 
-def read_lines(lines: Iterable[str], first: int = 1) -> Iterator[Line]:
-    """Like `read`, for lines that are already split; ``first`` is the number of the first one."""
+def _upside_down(lines: Sequence[Line]) -> bool:
+    """Return whether a log stands newest first, by its tracebacks (frames above their heads) and its records' times."""
+    times = [record.time for line in lines if (record := record_in(line.text)) and record.time is not None]
+    steps = [b - a for a, b in pairwise(times) if a != b]
+    votes = int(not any(step < 0 for step in steps)) - int(not any(step > 0 for step in steps))
+    for index, line in enumerate(lines):
+        if "Traceback (most recent call last):" in line.text:
+            above, below = (lines[at].text if 0 <= at < len(lines) else "" for at in (index - 1, index + 1))
+            votes += bool(_FRAME.match(below)) - (above.startswith("  ") and not _FRAME.match(below))
+    return votes < 0
+
+
+def read_lines(lines: Iterable[str], first: int = 1, fronts: Sequence[Front] = ()) -> Iterator[Line]:
+    """Like `read`, for lines that are already split; ``first`` is the number of the first one.
+
+    ``fronts`` are those that stand before the log's lines.
+    """
+    if fronts:
+        yield from _without_fronts(lines, first, fronts)
+        return
     for number, line in enumerate(lines, first):
         if line[:1] in ("[", "I") and _QUICK.match(line) and "\r" not in line and "\x1b" not in line:
             yield Line(number, line)  # as the server printed it: most lines of most logs
@@ -131,6 +145,24 @@ def read_lines(lines: Iterable[str], first: int = 1) -> Iterator[Line]:
             for index, part in enumerate(parts):
                 if part or len(parts) == 1:
                     yield _plain(replace(entry, number=number, text=part, piece=entry.piece or index < len(parts) - 1))
+
+
+def _without_fronts(lines: Iterable[str], first: int, fronts: Sequence[Front]) -> Iterator[Line]:
+    keyed = any(front.keyed for front in fronts)
+    for number, line in enumerate(lines, first):
+        text = COLOUR.sub("", line) if "\x1b" in line else line
+        parts = split(fronts, text)
+        if parts is None:
+            if not keyed:
+                yield from read_lines([line], number)
+            continue
+        front, body, who = parts
+        outer = _plain(Line(number, f"{front}Traceback"))
+        for inner in read_lines([body], number):
+            stamp = outer.stamp if inner.stamp is None else inner.stamp
+            source = inner.source if inner.source != "engine" else outer.source
+            relative = outer.relative if inner.stamp is None else inner.relative
+            yield replace(inner, stamp=stamp, source=source, relative=relative, who=inner.who or outer.who or who)
 
 
 def without_routine(lines: Iterable[Line]) -> list[Line]:

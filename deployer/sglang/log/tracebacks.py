@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from deployer.sglang.log.native import native_error, native_message
 from deployer.sglang.log.record import message_of, rank_of, record_in
 from deployer.sglang.log.text import Line
 
@@ -43,6 +44,9 @@ _BEHIND = re.compile(
 )
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTE|note|warning|error)\b")
 _NATIVE = re.compile(r"\s*what\(\):")
+_NATIVE_WORDS = re.compile(
+    r"(?i)error|fail|terminate called|panicked|fatal|fault|exception by gpu|rocdevice|^\[?F\d{3}|ninja: "
+)
 #: Lines of other processes that may stand between the lines of a traceback.
 _PATIENCE = 200
 _MESSAGE_LINES = 60
@@ -74,6 +78,8 @@ class Trace:
     deepest: str = ""
     #: The process or rank that printed it, by what stands in front of its lines.
     who: str = ""
+    #: Printed by native code, not by Python.
+    native: bool = False
     _message_lines: list[str] = field(default_factory=list)
 
     @property
@@ -114,15 +120,21 @@ def tracebacks(lines: Sequence[Line]) -> list[Trace]:
     """Return every traceback in the log, in the order of their heads, and what native code printed as it aborted."""
     found: list[Trace] = []
     open_: list[_Open] = []
+    ended = -1
     for index, line in enumerate(lines):
         text = line.text
         if line.piece or line.source == "kernel":
             continue
         if HEAD in text:
             _head(lines, index, open_, found)
-        elif _NATIVE.match(text):
-            trace = Trace(index, index, "", fatal=True, shown=[index])
-            trace.errors.append(text.split("what():", 1)[1].strip())
+        elif index <= ended:
+            continue
+        elif _NATIVE.match(text) or (_NATIVE_WORDS.search(text) and _is_native(open_, line, index)):
+            trace = Trace(index, index, rank_of(text), fatal=True, shown=[index], native=True)
+            message, ended = native_message(lines, index)
+            trace.errors.append(message.split("what():", 1)[-1].strip())
+            trace.shown += [at for at in (ended,) if at > index]
+            trace.last = max(index, ended)
             trace.lines = [other.text for other in lines[max(0, index - 1) : index + 12]]
             found.append(trace)
         elif _HEADLESS.match(text) and not any(one.error is None for one in _of(open_, line.who)):
@@ -138,6 +150,16 @@ def tracebacks(lines: Sequence[Line]) -> list[Trace]:
     for trace in found:
         trace.errors = [error for error in trace.errors if error]
     return found
+
+
+def _is_native(open_: list[_Open], line: Line, index: int) -> bool:
+    """Return whether a line is native code's own error, not part of a traceback that is being read."""
+    for one in _of(open_, line.who):
+        if one.error is None and (one.code_next or line.text[:1] in " \t"):
+            return False
+        if one.error is not None and not one.complete and not record_in(line.text):
+            return False
+    return native_error(line.text)
 
 
 def _of(open_: list[_Open], who: str) -> list[_Open]:
