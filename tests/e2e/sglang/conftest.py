@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -125,8 +126,12 @@ lease = {lease}
         request = urllib.request.Request(
             f"http://{self.host.address}:{port}{path}", sent, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            text = answer.read().decode()
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                text = answer.read().decode()
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
         try:
             return json.loads(text)
         except ValueError:
