@@ -132,8 +132,8 @@ class Converging:
     def stop(self, drain: float) -> None:
         patience = float(self.args.get("stop_timeout") or STOP_TIMEOUT)
         stopped = stop_service(self.session, self.call, self.service, self.port, drain, patience)
-        if stopped["inflight"]:
-            self.did(f"of {stopped['inflight']} requests in flight {stopped['aborted']} were cut off")
+        if stopped["aborted"]:
+            self.did(f"{stopped['aborted']} of {stopped['inflight']} requests in flight cut off")
 
     def put_in_force(self, want_enabled: bool) -> None:
         """Make the live file the one that systemd uses, and the enablement link right."""

@@ -11,6 +11,7 @@ from deployer.metrics import requests_in_flight
 from deployer.reach import reachable
 
 from .base import Call, Fail, Json
+from .lease import Session
 from .machine import Machine
 from .service import Service
 
@@ -38,14 +39,17 @@ class Drain:
     what is under way after that is cut off. Any other is waited for before its stop, and goes on taking new ones.
     """
 
-    def __init__(self, call: Call, service: Service, port: int, seconds: float) -> None:
-        self.call, self.service, self.machine, self.port = call, service, service.machine, port
-        self.seconds, self.begun = seconds, service.machine.boottime()
+    def __init__(self, session: Session, call: Call, service: Service, port: int, seconds: float) -> None:
+        self.session, self.call, self.service, self.port = session, call, service, port
+        self.machine = session.machine
+        self.seconds, self.begun = seconds, self.machine.boottime()
         sockets = service.listeners(port)
         self.bound: Optional[str] = min(item["address"] for item in sockets) if sockets else None
         state = service.state()
         process = self.machine.process(state["MainPID"]) if sockets else None
         self.main: int = state["MainPID"]
+        #: Whether somebody stops it already, whose drain goes on.
+        self.under_way = state["ActiveState"] == "deactivating" and not sockets
         self.refuses = process is not None and not cannot_refuse(process["argv"], process["environment"])
         self.told = self.refused = self.cut = False
         self.inflight = self.ask()
@@ -97,7 +101,8 @@ class Drain:
             return bool(self.left)
         self.cut, self.aborted = True, self.left
         self.call.emit({"stage": "aborting", "inflight": self.left})
-        self.machine.kill(self.main, signal.SIGINT)
+        with self.session.holding():
+            self.machine.kill(self.main, signal.SIGINT)
         return False
 
     def killed(self) -> None:
@@ -105,4 +110,5 @@ class Drain:
         self.aborted = max(self.aborted, self.connections() if self.refused or self.inflight else 0)
 
     def result(self) -> Json:
-        return {"inflight": self.inflight, "aborted": self.aborted, "refused": self.refused}
+        inflight = max(self.inflight or 0, self.aborted) if self.aborted else self.inflight
+        return {"inflight": inflight, "aborted": self.aborted, "refused": self.refused}

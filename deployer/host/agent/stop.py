@@ -70,14 +70,15 @@ def stop_service(session: Session, call: Call, service: Service, port: int, drai
     """
     machine, unit, begun = session.machine, service.unit, session.machine.boottime()
     remains = Remains(service, port)
-    drain = Drain(call, service, port, drain_for)
+    drain = Drain(session, call, service, port, drain_for)
     drain.wait_until_idle()
     with session.holding():
         machine.systemctl("stop", "--no-block", unit, check=False)
         drain.refuse()
         for pid in remains.strays():
             machine.kill(pid, signal.SIGTERM)
-    deadline, killed, shown = machine.boottime() + patience, False, 0.0
+    deadline = machine.boottime() + patience + (drain_for if drain.under_way else 0.0)
+    killed, shown = False, 0.0
     while True:
         remains.look()
         if is_down(service.state()) and not remains.pids:

@@ -65,7 +65,7 @@ class Clients:
 def test_a_busy_server_finishes_its_requests_and_takes_no_new_ones(tp1_site: SglangSite) -> None:
     site = tp1_site
     site.write_inventory(limits=OTHER, deadlines="start = 300\ndrain = 120\nstop = 60")
-    clients = Clients(site, 600)
+    clients = Clients(site, 2000)  # longer than all before the stop takes
     document = site.json("apply", "tp1", "--yes")
     assert document["outcome"] == "live"
     drained = document["drained"]

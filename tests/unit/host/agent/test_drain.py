@@ -111,6 +111,21 @@ def test_its_time_is_bounded_and_no_request_is_broken_that_ends_within_it(
     assert not (refuses and answer["killed"])
 
 
+def test_whoever_stops_it_again_leaves_its_requests_their_time(machine: FakeMachine) -> None:
+    """As after a Ctrl-C in the middle of the stop."""
+    machine.engines["0001-a"] = Engine(traffic=(50.0,), argv=SGLANG)
+    service = FakeService(machine, "kimi")
+    service.make_live("0001-a")
+    machine.systemctl("stop", "--no-block", service.unit)
+    machine.interrupt(machine.unit(service.unit))
+    operator, events = Operator(machine), []  # type: Operator, list[Json]
+    operator.take_lease(ttl=3600.0)
+    given = {"service": "kimi", "port": PORT, "drain": 60.0, "stop_timeout": 10.0}
+    answer = perform(all_operations()["unit.stop"], operator.session, Timeless(machine, events), "unit.stop", given)
+    assert (answer["killed"], answer["aborted"]) == (False, 0)
+    assert 40.0 < answer["seconds"] < 55.0
+
+
 def test_the_guard_waits_for_a_drain_whose_operator_is_gone_and_starts_the_live_release_again(
     machine: FakeMachine, service: FakeService, operator: Operator
 ) -> None:

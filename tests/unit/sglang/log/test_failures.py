@@ -227,6 +227,8 @@ def test_systemd_words_where_the_log_is_silent() -> None:
     assert classify([], {"result": "signal", "exec_status": 9}).signature == UNKNOWN
     stopped = ["[2026-01-01 00:00:00] SIGTERM received. signum=None frame=None. Draining requests"]
     assert classify(stopped).signature == "stopped"
+    ended = ["[2026-01-01 00:00:01] INFO:     Shutting down", "Traceback (most recent call last):", "KeyboardInterrupt"]
+    assert classify(stopped + ended).signature == "stopped", "SIGINT besides, at which it refuses new requests"
 
 
 def test_stall_in_nccl() -> None:
