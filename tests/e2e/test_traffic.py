@@ -70,6 +70,6 @@ def test_under_steady_traffic_a_restart_breaks_no_request(live_site: Site) -> No
     assert ends["whole"] > 10
     assert ends.get("not taken", 0) <= 2
     drained = outcome["drained"]
-    assert (drained["aborted"], drained["refused_new"]) == (0, True)
+    assert (drained["aborted"], drained["refused_new"]) == (0, True), drained
     assert drained["in_flight"] > 1
     assert drained["seconds"] < traffic.longest + DRAIN / 4, "as long as the requests, not as they might have"

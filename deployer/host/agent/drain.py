@@ -51,7 +51,7 @@ class Drain:
         #: Whether somebody stops it already, whose drain goes on.
         self.under_way = state["ActiveState"] == "deactivating" and not sockets
         self.refuses = process is not None and not cannot_refuse(process["argv"], process["environment"])
-        self.told = self.refused = self.cut = False
+        self.told = self.shut = self.deaf = self.cut = False
         self.inflight = self.ask()
         self.left = 0
         self.aborted = 0
@@ -92,10 +92,11 @@ class Drain:
         if not self.told or self.cut:
             return False
         self.left, spent = self.connections(), self.machine.boottime() - self.begun
+        self.deaf = listening and spent > NOTICE
         if listening and spent < max(self.seconds, NOTICE):
             return True
-        if not listening and not self.refused:
-            self.refused = True
+        if not listening and not self.shut:
+            self.shut = True
             self.inflight = max(self.inflight or 0, self.left)
         if not self.left or spent < self.seconds:
             return bool(self.left)
@@ -107,8 +108,9 @@ class Drain:
 
     def killed(self) -> None:
         """What is under way now is cut off by a kill."""
-        self.aborted = max(self.aborted, self.connections() if self.refused or self.inflight else 0)
+        self.aborted = max(self.aborted, self.connections() if self.told or self.inflight else 0)
 
     def result(self) -> Json:
         inflight = max(self.inflight or 0, self.aborted) if self.aborted else self.inflight
-        return {"inflight": inflight, "aborted": self.aborted, "refused": self.refused}
+        # One that ended before it could be looked at again had stopped listening, too.
+        return {"inflight": inflight, "aborted": self.aborted, "refused": self.told and not self.deaf}

@@ -51,6 +51,15 @@ def test_under_steady_traffic_it_lasts_as_long_as_the_requests_and_breaks_none(m
     assert answer["stages"] == ["draining"]
 
 
+def test_requests_that_end_before_it_is_looked_at_again_were_still_finished_without_new_ones(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that is busy with other things."""
+    monkeypatch.setattr("deployer.host.agent.stop.POLL", 60.0)
+    answer = stop(machine, traffic=(1.0,), drain=600.0)
+    assert (answer["inflight"], answer["aborted"], answer["refused"], answer["killed"]) == (1, 0, True, False)
+
+
 def test_what_outlasts_the_budget_is_cut_off_then_and_nothing_else(machine: FakeMachine) -> None:
     answer = stop(machine, traffic=(1.0, 5000.0), drain=10.0)
     assert (answer["inflight"], answer["aborted"], answer["refused"], answer["killed"]) == (2, 1, True, False)
