@@ -112,6 +112,8 @@ class Diagnosis:
             "verdict": self.verdict,
             "evidence_lines": list(cause.numbers) if cause else [line.number for line in self.tail],
             "rank": cause.rank if cause else "",
+            "component": cause.component if cause else "",
+            "search": cause.search if cause else "",
             "reached": self.state.phase,
             "timeline": self.state.timeline if self.timed else None,
             "waiting_for": self.state.waiting_for if self.outcome == "no-failure" else None,

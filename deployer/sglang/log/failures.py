@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from deployer.sglang.log import endings
+from deployer.sglang.log.components import component, tracker_search
 from deployer.sglang.log.endings import UnitEnd
 from deployer.sglang.log.indexed_log import NOISE, SERVING, IndexedLog
 from deployer.sglang.log.launch import PHASES
@@ -293,7 +295,14 @@ class Search(IndexedLog):
         after = range(trace.last + 1, min(trace.last + 3, len(self.lines)))
         lines, numbers = self.show([*before, *self.shown(trace), *after])
         here, cause = self.here(self.phase_of(trace)), _innermost(trace)[:500]
-        return Cause(UNKNOWN, here, cause, endings.READ_THE_LOG, lines, None, numbers, trace.rank)
+        part = component(trace.text, trace.rank)
+        search = tracker_search(cause, trace.origin)
+        remedy = (
+            f"{part}; no remedy is known. Search the tracker: {search}"
+            if part
+            else f"no remedy is known. Search the tracker: {search}"
+        )
+        return Cause(UNKNOWN, here, cause, remedy, lines, None, numbers, trace.rank, "", part, search)
 
     def here(self, phase: str) -> str | None:
         """Return the phase; None for the first one in a log that does not hold the start."""
@@ -353,9 +362,22 @@ def _generic(cause: Cause) -> bool:
 
 def _innermost(trace: Trace) -> str:
     """Return the root exception, or the first that says more than a bare EOFError does."""
-    specific = [error for error in trace.errors if not error.startswith(_EMPTY_EXCEPTIONS)]
+    specific = [
+        _with_code(error, place)
+        for error, place in zip_longest(trace.errors, trace.places, fillvalue="")
+        if error and not error.startswith(_EMPTY_EXCEPTIONS)
+    ]
     cut = f"a traceback cut short in {trace.deepest}" if trace.deepest else message_of(trace.lines[0])
     return (specific or trace.errors or [cut])[0]
+
+
+def _with_code(error: str, place: str) -> str:
+    """Return an exception; one without a message with the line of code that raised it, which is all it says."""
+    if not re.fullmatch(r"[\w.]+:? {0,3}", error) or "\n" not in place:
+        return error
+    frame, code = place.split("\n", 1)
+    where = re.match(r'File "(?:[^"]*/)?([^"/]+)", line \d+, in (\S+)', frame)
+    return f"{error.rstrip(': ')} at `{code.strip()[:200]}`" + (f" ({where[1]}, {where[2]})" if where else "")
 
 
 def _last(trace: Trace) -> str:

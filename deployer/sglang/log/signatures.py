@@ -58,7 +58,8 @@ class Cause:
 
     ``evidence`` are the log lines that prove it, ``numbers`` their positions in the log (from 1; 0: elsewhere),
     ``reference`` is where to read more. ``rank`` is whose failure it is; ``quote`` is the log's own message, which is
-    part of ``cause``, in brackets.
+    part of ``cause``, in brackets. Of an unknown cause, ``component`` is the part of the engine that it comes from, and
+    ``search`` a search for the project's tracker.
     """
 
     signature: str
@@ -70,6 +71,8 @@ class Cause:
     numbers: tuple[int, ...] = ()
     rank: str = ""
     quote: str = ""
+    component: str = ""
+    search: str = ""
 
 
 @cache

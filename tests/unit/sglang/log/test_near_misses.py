@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from deployer.sglang.log.components import tracker_search
 from deployer.sglang.log.diagnosis import diagnose
 from deployer.sglang.log.failures import UNKNOWN, Cause, find
 from deployer.sglang.log.text import read, read_lines
@@ -65,7 +66,40 @@ def found(log: list[str]) -> Cause | None:
 def test_a_near_miss_stays_unknown(error: str, frames: list[str]) -> None:
     failure = found([*until("load", "TP0"), *trace(error, *frames), *QUIT])
     assert failure is not None
-    assert (failure.signature, failure.cause) == (UNKNOWN, error)
+    assert failure.signature == UNKNOWN
+    assert failure.cause == error or (error == "AssertionError" and failure.cause.startswith("AssertionError at `"))
+
+
+@pytest.mark.parametrize(
+    ("error", "frames", "part"),
+    [
+        ("KeyError: 'head_dim'", [LOAD, LOADER], "the weight loader, pipeline stage 3"),
+        (
+            "RuntimeError: the draft says no",
+            [DRAFT, LOAD],
+            "the draft worker of speculative decoding, pipeline stage 3",
+        ),
+        (
+            "KeyError: 'nothing'",
+            [LOAD, "layers/quantization/x.py:load_weights:a[b]"],
+            "the loader of quantized weights",
+        ),
+        ("RuntimeError: it says no", [TOKENIZER], "the tokenizer"),
+    ],
+)
+def test_an_unknown_cause_names_its_part_and_a_search(error: str, frames: list[str], part: str) -> None:
+    failure = found([*until("load", "PP3"), *trace(error, *frames, rank="PP3"), *QUIT])
+    assert failure is not None
+    assert (failure.signature, failure.rank) == (UNKNOWN, "PP3")
+    assert failure.component.startswith(part)
+    assert failure.search.startswith("repo:sgl-project/sglang ")
+    assert failure.search in failure.remedy
+
+
+def test_a_search_has_nothing_of_this_host() -> None:
+    assert tracker_search('ValueError: /srv/models/m has 12345 of "0xdead" things', 'File "x", line 3, in get_it') == (
+        "repo:sgl-project/sglang ValueError: has of things get_it"
+    )
 
 
 #: Each is its neighbour's error in the wrong place, or the other way round.
