@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     "hold": ("deployer.cli.hold", "Put the host on hold: nobody changes it until the hold ends."),
     "history": ("deployer.cli.look", "List the releases of a service, the newest first."),
     "logs": ("deployer.cli.look", "Print the service's log from the host, without secrets."),
+    "metrics": ("deployer.cli.metrics", "Print live releases, changes and guard actions as metrics."),
     "plan": ("deployer.cli.change", "Show what `apply PROFILE` would change, and its cost."),
     "profiles": ("deployer.cli.look", "List the profiles with the SGLang arguments of each."),
     "rehearse": (None, "Run practice hosts on this machine; no GPU is needed."),

@@ -21,6 +21,8 @@ Event = Literal[
     "before_restore",
     "after_restore",
 ]
+#: Moments that the host has by itself.
+HostEvent = Literal["after_promote", "after_restore"]
 
 
 def _absolute(command: list[str]) -> list[str]:
@@ -40,6 +42,11 @@ class Webhook(Model):
     url: Url | None = Field(None, description="URL that gets the facts by POST, without query; default: url_secret")
     url_secret: Secret | None = Field(None, description="the whole URL as a secret (Slack's holds its own key)")
     events: list[Event] = Field(["after_promote", "after_restore"], description="moments at which it is called")
+    sides: list[Literal["operator", "host"]] = Field(
+        ["operator", "host"],
+        description="who calls it: the operator's commands, the host itself (what guard and recovery did; URL and "
+        "secret are then kept on the host, for root only)",
+    )
     format: Literal["facts", "slack"] = Field("facts", description='facts: all of them; slack: {"text": "..."}')
     header: Annotated[Text, Field(pattern=r"^[A-Za-z0-9-]+$")] = Field(
         "Authorization", description="header that carries the secret"
@@ -55,8 +62,11 @@ class Webhook(Model):
 
 
 class Hooks(Model):
-    """What runs on the operator's machine at the moments of a change."""
+    """What runs at the moments of a change."""
 
     programs: dict[Event, Command] = Field({}, description="program and arguments on the operator's machine, by moment")
+    host_programs: dict[HostEvent, Command] = Field(
+        {}, description="program and arguments on the host, by moment; run after the guard or recovery did something"
+    )
     timeout: HookSeconds = Field(30.0, description="time limit of a program, in seconds")
     webhook: Webhook | None = Field(None, description="a URL to call")

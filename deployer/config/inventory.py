@@ -65,6 +65,9 @@ class HostConfig(Model):
     sudo: Literal["auto", "never"] = Field("auto", description="auto: become root with sudo if the login is not root")
     python: Text = Field("python3", description="Python 3.8 or later on the host, for deployer's own agent")
     gpus: int | None = Field(None, ge=0, le=1024, description="number of GPUs in the host; 0: none")
+    metrics_dir: HostPath | None = Field(
+        None, description="folder of node_exporter's textfile collector, where the host writes metrics at each change"
+    )
     connect_timeout: Seconds = Field(15.0, description="time limit for connecting, in seconds")
     keepalive: int = Field(15, ge=1, le=3600, description="seconds between SSH keepalives")
 

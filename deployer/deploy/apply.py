@@ -15,6 +15,7 @@ from deployer.deploy.changes import engine_ref
 from deployer.deploy.drift import differences
 from deployer.deploy.engine_preflight import ENGINE_REMEDY, engine_complaint, engine_notes
 from deployer.deploy.facts import with_host
+from deployer.deploy.hooks import keep_on_host
 from deployer.deploy.outcomes import DRIFT, EXIT_CODES
 from deployer.deploy.plan import make_plan
 from deployer.deploy.preflight import needed_gpus, notes, objections, overruled, restart_objections
@@ -283,6 +284,7 @@ def take_lease(session: Session, reporter: Reporter) -> None:
     """Take the exclusive right to change the host, kept alive from here on. Raise LeaseHeld or OnHold."""
     reporter.step(Step.LEASE)
     session.take_lease(reporter.progress)
+    keep_on_host(session, reporter)
     reporter.done(f"{session.host_config.name} is reserved for this command")
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import getpass
-import json
-import os
-import signal
 import socket
-import subprocess
 import time
-from contextlib import suppress
 
 from deployer.config.hooks import Hooks, Webhook
 from deployer.deploy.reporter import Reporter
 from deployer.deploy.session import Session
-from deployer.errors import DeployerError
-from deployer.records.hook import HookFacts
+from deployer.errors import AgentError, ConfigError, DeployerError
+from deployer.notice import body, run_program, try_again
+from deployer.records.hook import HookFacts, HostHooks, HostWebhook
 from deployer.records.release import Release
 
 ATTEMPTS = 3
 PAUSE = 0.5  # seconds before the second attempt; doubled for the third
-_SHOWN = 300  # characters of a program's output that a message repeats
 
 
 def facts_of(
@@ -47,14 +42,43 @@ def facts_of(
     )
 
 
+def keep_on_host(session: Session, reporter: Reporter) -> None:
+    """Have the host know whom it tells what it does by itself, and where it writes metrics, by the inventory as it is.
+
+    What fails is reported, and no reason to refuse: the host keeps what it had.
+    """
+    try:
+        kept = session.client.hooks_set(session.service.name, hooks_of_host(session))
+    except (AgentError, ConfigError) as error:
+        reporter.warn(f"The host keeps the hooks that it had: {error.message}")
+        return
+    if kept.problem:
+        reporter.warn(f"The host writes no metrics: {kept.problem}")
+
+
+def hooks_of_host(session: Session) -> HostHooks | None:
+    """Return what the host tells by itself and to whom, secrets included; None if it is to tell nobody."""
+    hooks, folder, webhook = session.service.hooks, session.host_config.metrics_dir, None
+    if hooks.webhook is not None and "host" in hooks.webhook.sides:
+        url, headers = resolved(hooks.webhook)
+        called = hooks.webhook
+        webhook = HostWebhook(url, headers, tuple(called.events), called.format, called.timeout)
+    if not hooks.host_programs and webhook is None and folder is None:
+        return None
+    programs = {str(event): tuple(command) for event, command in hooks.host_programs.items()}
+    return HostHooks(session.host_config.name, programs, hooks.timeout, webhook, folder)
+
+
 def run_hooks(hooks: Hooks, facts: HookFacts, reporter: Reporter) -> str | None:
     """Run the program of a moment, then call the webhook; return why the program failed, None if it did not.
 
     A webhook that fails is reported and is never a reason to refuse.
     """
-    complaint = _run(hooks, facts)
-    if hooks.webhook is not None and facts.event in hooks.webhook.events:
-        problem = call_webhook(hooks.webhook, facts)
+    command = next((command for event, command in hooks.programs.items() if event == facts.event), None)
+    complaint = run_program(command, facts.as_json(), hooks.timeout) if command else None
+    called = hooks.webhook
+    if called is not None and "operator" in called.sides and facts.event in called.events:
+        problem = call_webhook(called, facts)
         if problem:
             reporter.warn(f"The webhook was not called ({facts.event}): {problem}")
     return complaint
@@ -66,35 +90,10 @@ def report_hooks(hooks: Hooks, facts: HookFacts, reporter: Reporter) -> None:
         reporter.warn(complaint)
 
 
-def _run(hooks: Hooks, facts: HookFacts) -> str | None:
-    command = next((command for event, command in hooks.programs.items() if event == facts.event), None)
-    if command is None:
-        return None
-    what = f"the hook {facts.event} ({command[0]})"
-    try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **facts.environment()},
-            start_new_session=True,
-        )
-    except OSError as error:
-        return f"{what} cannot be run: {error.strerror}"
-    with child:
-        try:
-            output, _ = child.communicate(json.dumps(facts.as_json()).encode(), timeout=hooks.timeout)
-        except BaseException as error:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                return f"{what} did not end within {hooks.timeout:g} s"
-            raise
-    if child.returncode == 0:
-        return None
-    words = " ".join(output.decode(errors="replace").split())[-_SHOWN:]
-    return f"{what} ended with status {child.returncode}" + (f": {words}" if words else "")
+def resolved(webhook: Webhook) -> tuple[str, dict[str, str]]:
+    """Return the webhook's URL and headers, secrets included. Raise ConfigError if one cannot be read."""
+    url = webhook.url_secret.resolve() if webhook.url_secret else str(webhook.url)
+    return url, {webhook.header: webhook.secret.resolve()} if webhook.secret else {}
 
 
 def call_webhook(webhook: Webhook, facts: HookFacts) -> str | None:
@@ -104,16 +103,16 @@ def call_webhook(webhook: Webhook, facts: HookFacts) -> str | None:
 
     def passing(error: BaseException) -> bool:
         if isinstance(error, httpx.HTTPStatusError):
-            return error.response.status_code >= 500 or error.response.status_code == 429
+            return try_again(error.response.status_code)
         return isinstance(error, httpx.TransportError)
 
     def post() -> None:
-        httpx.post(url, json=body, headers=headers, timeout=webhook.timeout).raise_for_status()
+        httpx.post(
+            url, json=body(facts.as_json(), webhook.format), headers=headers, timeout=webhook.timeout
+        ).raise_for_status()
 
-    body = {"text": facts.sentence()} if webhook.format == "slack" else facts.as_json()
     try:
-        url = webhook.url_secret.resolve() if webhook.url_secret else str(webhook.url)
-        headers = {webhook.header: webhook.secret.resolve()} if webhook.secret else {}
+        url, headers = resolved(webhook)
         retrying = Retrying(
             retry=retry_if_exception(passing),
             stop=stop_after_attempt(ATTEMPTS),

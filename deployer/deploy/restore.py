@@ -12,7 +12,7 @@ from deployer.deploy.outcomes import EXIT_CODES
 from deployer.deploy.reporter import Reporter, follow
 from deployer.deploy.session import Session
 from deployer.deploy.wait import Wait
-from deployer.errors import AgentError
+from deployer.errors import AgentError, DeployerError
 from deployer.records.answers import Converged, Returned, Started
 from deployer.records.failure import Failure, PhaseTime
 from deployer.records.outcome import Outcome
@@ -127,9 +127,16 @@ def _converge(session: Session, reporter: Reporter, restart: Sequence[str]) -> R
     if not converged.invocation_id:
         return Restored(live, False, f"{live} is live on disk but is not running")
     problem = _prove(session, release, converged, reporter)
+    settle(session, healthy=not problem)
     if problem:
         return Restored(live, False, f"{live} {problem}")
     return Restored(live, True, f"{live} is serving {'again ' if converged.started else ''}and healthy")
+
+
+def settle(session: Session, *, healthy: bool) -> None:
+    """Have the host's metrics say whether its live release is healthy. It must not stop the way back."""
+    with suppress(DeployerError):
+        session.client.settle(session.service.name, healthy=healthy)
 
 
 def _prove(session: Session, release: Release | None, started: Converged | Returned, reporter: Reporter) -> str:
@@ -160,6 +167,7 @@ def _prove_returned(session: Session, live: str | None, returned: Sequence[Retur
         reporter.progress(f"to {item.service}, which had made room")
         other = session.beside(rivals[item.service])
         problem = _prove(other, other.state().live_release, item, reporter)
+        settle(other, healthy=not problem)
         problems += [f"{item.service} {problem}"] if problem else []
         healthy += [] if problem else [item.service]
     parts = [f"{' and '.join(healthy)} is serving again and healthy"] if healthy else []

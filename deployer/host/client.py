@@ -13,9 +13,11 @@ from deployer.reach import HEALTH_TIMEOUT
 from deployer.records.answers import (
     Converged,
     Hello,
+    HooksKept,
     HttpAnswer,
     LeaseGrant,
     MadeRoom,
+    Metric,
     ProbeReport,
     Proof,
     Ran,
@@ -26,6 +28,7 @@ from deployer.records.codec import Json, encode
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine, RunLine, StopEvent, WatchEvent, watch_event
 from deployer.records.hardware import Listener
+from deployer.records.hook import HostHooks
 from deployer.records.host import Hold, HostState, Owner, Transition
 from deployer.records.release import Release
 from deployer.records.samples import Sampled
@@ -227,6 +230,19 @@ class HostClient:
     def lease_release(self) -> None:
         """Give the lease back."""
         self._call("lease.release", timeout=LONG)
+
+    def hooks_set(self, service: str, hooks: HostHooks | None) -> HooksKept:
+        """Have the host keep whom it tells what it does by itself, and where it writes metrics."""
+        return self._ask(HooksKept.from_json, "hooks.set", {"service": service, "hooks": encode(hooks)}, LONG)
+
+    def settle(self, service: str, *, healthy: bool) -> None:
+        """Have the host keep whether the live release is healthy at the end of a restoration."""
+        self._call("settle", {"service": service, "healthy": healthy}, timeout=LONG)
+
+    def metrics(self, service: str) -> tuple[Metric, ...]:
+        """Return the service's metrics."""
+        answer = self._call("metrics", {"service": service})
+        return tuple(decoded(Metric.from_json, item, self.name) for item in answer["metrics"])
 
     # -- changing -----------------------------------------------------------------------------------------------
 

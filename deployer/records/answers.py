@@ -140,6 +140,23 @@ class Converged(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class HooksKept(Record):
+    """What ``hooks.set`` answers. ``problem``: why the host cannot write its metrics."""
+
+    changed: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric(Record):
+    """One of a service's metrics, as ``metrics`` answers them."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ran(Record):
     """What ``run`` answers: the program's exit status and the end of its stderr."""
 

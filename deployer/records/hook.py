@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from deployer.notice import sentence
 from deployer.records.codec import Record, named
 
 
@@ -11,7 +12,7 @@ from deployer.records.codec import Record, named
 class HookFacts(Record):
     """One moment of a change.
 
-    ``side`` is where the hook runs: ``operator`` or ``host``. ``serving`` is known after a restoration only.
+    ``side`` is where the hook runs: ``operator`` or ``host``. ``serving`` is known after a restoration.
     """
 
     event: str
@@ -27,18 +28,28 @@ class HookFacts(Record):
     side: str = "operator"
     schema: int = named("schema", default=1)
 
-    def environment(self) -> dict[str, str]:
-        """Return the facts as variables, ``DEPLOYER_HOOK_EVENT`` and so on; unknown ones are empty."""
-        return {f"DEPLOYER_HOOK_{name.upper()}": _text(value) for name, value in self.as_json().items()}
-
     def sentence(self) -> str:
         """Return the moment in one line, for people."""
-        words = f"{self.service} on {self.host}: {self.event.replace('_', ' ')}"
-        words += f" of {self.release}" if self.release else ""
-        words += f" (before: {self.previous})" if self.previous else ""
-        words += {None: "", True: "; serving", False: "; NOT serving"}[self.serving]
-        return words + (f": {self.reason}" if self.reason else "")
+        return sentence(self.as_json())
 
 
-def _text(value: object) -> str:
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value).replace("\0", "")
+@dataclass(frozen=True, slots=True)
+class HostWebhook(Record):
+    """A webhook as the host calls it. URL and headers may be secrets."""
+
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    events: tuple[str, ...]
+    format: str
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostHooks(Record):
+    """Whom the host tells what it did by itself (``host``: under which name), and where it writes metrics."""
+
+    host: str
+    programs: dict[str, tuple[str, ...]]
+    timeout: float
+    webhook: HostWebhook | None
+    metrics_dir: str | None

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,12 @@ class FakeMachine(Machine):
         """Processes outside their unit, which hold its port and 1 GiB of a GPU, and the signal that ends each."""
         self.gpus_after: dict[int, float] = {}
         """GPUs by their indices, and when the driver begins to list each, as `boottime` counts."""
+        self.asked: list[list[str]] = []
+        """Clients of systemd, besides systemctl, that were run."""
+        self.posts: list[tuple[str, Json, dict[str, str]]] = []
+        self.statuses: list[int | Fail] = []
+        """What the receivers of posts answer, in turn; 200 when there are no more."""
+        self.programs: list[tuple[list[str], Json]] = []
         self.skipped = 0.0
         self.pids = itertools.count(1000)
         self.place(tempfile.mkdtemp(prefix="deployer-fake-"))
@@ -100,7 +106,7 @@ class FakeMachine(Machine):
     def copy(self, engines: dict[str, Engine]) -> FakeMachine:
         """Another machine in the same state."""
         other = copy.copy(self)
-        other.left = dict(self.left)
+        other.left, other.asked, other.posts, other.programs = dict(self.left), [], [], []
         other.engines, other.units, other.journal = engines, copy.deepcopy(self.units), list(self.journal)
         other.place(tempfile.mkdtemp(prefix="deployer-fake-"))
         shutil.copytree(self.folder, other.folder, symlinks=True, dirs_exist_ok=True)
@@ -177,6 +183,10 @@ class FakeMachine(Machine):
         elif verb == "reset-failed" and self.unit(name).active == "failed":
             self.unit(name).active = "inactive"
         return subprocess.CompletedProcess(list(words), 0, "", "")
+
+    def ask_systemd(self, argv: list[str], check: bool = True) -> Done:
+        self.asked.append(argv)
+        return subprocess.CompletedProcess(argv, 0, "", "")
 
     def end(self, name: str, active: str = "failed") -> None:
         """End a unit's process, as a crash does (``failed``) or a stop."""
@@ -371,6 +381,17 @@ class FakeMachine(Machine):
         answers = {"/health": (200, ""), **loads, **self.engine(units[0]).http} if units else {}
         status, text = answers.get(path.partition("?")[0], (404, ""))
         return {"status": status, "headers": {}, "body": text, "seconds": 0.001}
+
+    def post(self, url: str, body: Mapping[str, Any], headers: dict[str, str], timeout: float) -> int:
+        self.posts.append((url, dict(body), headers))
+        status = self.statuses.pop(0) if self.statuses else 200
+        if isinstance(status, Fail):
+            raise status
+        return status
+
+    def run_hook(self, command: list[str], facts: Mapping[str, Any], timeout: float) -> str | None:
+        self.programs.append((command, dict(facts)))
+        return None
 
     def nvidia_smi(self, query: str, until: float | None = None) -> list[list[str | None]] | None:
         if self.gpus_after and query == "--query-gpu=index":

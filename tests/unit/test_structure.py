@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deployer.host.agent import SHARED as AGENT_SHARES
 from tests.paths import DOCS, ROOT
 
 PACKAGES = ("deployer", "deployer_rehearsal")
@@ -26,13 +27,8 @@ ROOMS = (
 )
 #: Modules of the package itself that any room may use.
 SHARED = {
-    "deployer",
-    "deployer.draining",
-    "deployer.errors",
-    "deployer.metrics",
-    "deployer.reach",
-    "deployer.resources",
-    "deployer.text",
+    *("deployer", "deployer.errors", "deployer.resources", "deployer.text", "deployer.draining"),
+    *("deployer.exposition", "deployer.metrics", "deployer.notice", "deployer.reach"),
 }
 #: Modules that may be short, and why.
 SHORT = {
@@ -112,8 +108,8 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     [
         ("deployer.sglang.log", set[str]()),
         ("deployer.bench.load", {"deployer.metrics"}),
-        ("deployer.host.agent", {"deployer.draining", "deployer.metrics", "deployer.reach"}),
-        ("deployer.records", {"deployer.reach", "deployer.text"}),
+        ("deployer.host.agent", {f"deployer.{name}" for name in AGENT_SHARES}),
+        ("deployer.records", {"deployer.notice", "deployer.reach", "deployer.text"}),
     ],
 )
 def test_what_travels_or_stands_alone_imports_nothing_of_the_rest(package: str, others: set[str]) -> None:

@@ -4,8 +4,8 @@ These modules run there, not here. `source` packs them, text by text and in the 
 Python 3.8 and its standard library; `deployer.host.channel` feeds that file to ``python3`` on the host and speaks JSON
 lines with it (the protocol of ``docs/architecture.md``). A transition leaves the file on the host's disk, where systemd
 runs it without any operator: ``guard SERVICE`` finishes a transition whose operator is gone, ``recover SERVICE`` tidies
-up after a power cut, ``assess SERVICE`` looks after a boot whether the live release comes up. It decides nothing that
-the operator's side could decide.
+up after a power cut, ``assess SERVICE`` looks after a boot whether the live release comes up, ``notify SERVICE`` tells
+others what these did. It decides nothing that the operator's side could decide.
 
 The modules import only each other, downwards, and those of `SHARED`, which travel with them. All that touches the
 machine is a method of `machine.Machine`.
@@ -17,13 +17,13 @@ from functools import lru_cache
 from pathlib import Path
 
 #: What they share with the operator's side: modules of `deployer` itself.
-SHARED = ("draining", "metrics", "reach")
+SHARED = ("draining", "exposition", "metrics", "notice", "reach")
 #: The modules, each after those it imports.
 MODULES = (
-    ("base", "files", "procs", "machine", "gpus")  # what all use
-    + ("lease", "greet", "service", "survey", "strays", "look")  # what there is
+    ("base", "files", "procs", "outward", "machine", "gpus")  # what all use
+    + ("lease", "greet", "service", "survey", "strays", "gauges", "look")  # what there is
     + ("releases", "drain", "stop", "exclusion", "transition", "converge", "watch", "run")  # what is done
-    + ("guard", "assess", "main")  # who does it
+    + ("notify", "guard", "assess", "main")  # who does it
 )
 
 _LOADER = '''\

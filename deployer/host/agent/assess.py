@@ -19,10 +19,12 @@ from .base import Call, Fail, Json
 from .converge import Converging
 from .exclusion import declared, refuse_rivals
 from .files import Shape, read_text
+from .gauges import count
 from .gpus import await_gpus
 from .guard import OwnOperator, Renewing, guard, left_by_a_guard, log, transition_of
-from .lease import audit, holder, lease_view, read_lease
+from .lease import audit, holder, lease_view, locked, read_lease
 from .machine import Machine, is_down, is_up
+from .notify import notify
 from .service import Service, unit_release
 from .stop import STOP_TIMEOUT, stop_service
 from .transition import begin, promote, unit_start
@@ -336,6 +338,17 @@ class Assessment:
         record: Any = self.note(outcome, text)
         args = {"service": self.service.name, "release": record["release"], "tried": self.tried}
         audit(self.session, f"assess.{outcome}", args, text)
+        self.tell(outcome, text)
+
+    def tell(self, outcome: str, text: str) -> None:
+        """Count what came of it, and have others told if the live release did not come up."""
+        service, serving = self.service, {"healthy": True, "fell-back": True, "failed": False}.get(outcome)
+        did = {"fell-back": "assess try ok", "failed": "assess try failed"}.get(outcome)
+        with contextlib.suppress(Fail, OSError), locked(self.machine):
+            count(service, {"healthy": serving}, deed=did)
+        if did:
+            before = self.tried["from"] if self.tried and outcome == "fell-back" else None
+            notify(service, "assess", text, serving, previous=before, incident=f"{self.machine.boot_id} {text}")
 
 
 def assess(machine: Machine, name: str) -> int:

@@ -11,6 +11,7 @@ from deployer.reach import HEALTH_TIMEOUT, collides, reachable
 from .base import Call, Fail, Json, operation
 from .exclusion import make_room, refuse_rivals, rivals, stopped_any
 from .files import remove_file, set_aside, write_link
+from .gauges import count, outcome
 from .lease import Session
 from .machine import is_down, is_up
 from .releases import update_manifest
@@ -72,6 +73,8 @@ class Converging:
             aside = set_aside(service.transition_path, TRANSITION)
             if transition or damage:
                 end_transition(service, stop_guard=not self.by_guard)
+            unseen = self.at_boot or bool(self.invocation and not self.args.get("await_ready", True))
+            count(service, {"healthy": None if unseen else serving}, change=outcome(service, transition, promoted))
         if aside:
             self.did("damaged transition.json set aside")
         elif transition:

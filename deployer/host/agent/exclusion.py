@@ -12,6 +12,7 @@ from typing import Any, List, Tuple
 
 from .base import Call, Fail, Json
 from .files import remove_file
+from .gauges import count
 from .lease import Session, audit
 from .machine import Machine, is_down
 from .service import Service
@@ -86,5 +87,7 @@ def make_room(session: Session, call: Call, by: str, items: Any) -> List[str]:
             stop_service(session, call, service, port, float(item.get("drain") or 0.0), patience)
         if up or enabled:
             audit(session, "unit.exclude", {"service": service.name, "by": by}, "ok")
+            with session.holding():
+                count(service, {"healthy": False})
             names.append(service.name)
     return names

@@ -9,9 +9,11 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 from .base import Call, Fail, Json
 from .converge import Converging
+from .gauges import count
 from .gpus import await_gpus
-from .lease import Session, audit, lease_view, read_lease
-from .machine import Machine, is_up
+from .lease import Session, audit, lease_view, locked, read_lease
+from .machine import Machine, is_down, is_up
+from .notify import notify
 from .releases import update_manifest
 from .service import Service, unit_file
 from .strays import remember
@@ -21,6 +23,7 @@ POLL = 0.5
 TTL = 30.0  # seconds that its lease lives, where its transition does not say how long an operator's does
 READY = 30.0  # seconds that the restored service has until it is healthy, where its transition names none
 AGAIN = 15.0  # seconds after a converge that could not be finished
+TAKEN_OVER = ("lease-held", "lease-lost")  # failures by which an operator, or another guard, has taken over
 
 USER, HOST = "root", "localhost"  # of the lease's owner
 #: Stands for a transition whose file cannot be read: nobody knows how far it had come.
@@ -80,6 +83,7 @@ def forget(session: Session, service: Service, transition: Json) -> None:
         except (Fail, OSError):
             pass  # it was never staged, its manifest is damaged, or the disk is full
         end_transition(service, stop_guard=False)
+        count(service, {}, change="abandoned")
 
 
 class OwnOperator(Session):
@@ -135,6 +139,8 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
     if transition is DAMAGED:  # what it would have recorded: whether the service was to run
         args["start"] = unit_file(service.candidate_path) is not None or service.is_enabled()
     result: Any = "stopped"
+    serving: Optional[bool] = None
+    told = False  # unless an operator stopped it, or has come back
     try:
         if what == "forget":
             forget(session, service, transition)
@@ -149,11 +155,14 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
             result = f"ok: {'; '.join(done['actions'])}"
             if done["invocation_id"] and not done["serving"]:
                 result = f"no answer of /health within {args['ready_timeout']:g} s: {'; '.join(done['actions'])}"
+            serving = None if at_boot or done["returned"] else bool(done["serving"])
+        told = True
     except Fail as failure:
         result = f"{failure.code}: {failure.message}"
+        told = failure.code not in TAKEN_OVER
         raise
     except OSError as error:
-        result = f"os-error: {error}"
+        result, told = f"os-error: {error}", True
         raise
     finally:
         by = "recover" if at_boot else "guard"
@@ -162,6 +171,29 @@ def finish(session: Session, service: Service, transition: Json, what: str, why:
         with contextlib.suppress(OSError):
             session.machine.write_json(service.deed_path, deed)
         session.finish("released")
+        if told:
+            tell(service, transition, deed, serving)
+
+
+def tell(service: Service, transition: Json, deed: Json, serving: Optional[bool]) -> None:
+    """Count a deed, and have others told of it."""
+    ok, reason, facts = deed["result"].startswith("ok"), deed["why"], {}  # type: bool, str, Json
+    with contextlib.suppress(Fail, OSError), locked(service.machine):
+        if not ok:
+            reason = f"{reason}; {deed['result']}"
+            serving = False if serving is False or is_down(service.state()) else None
+            facts = {"healthy": serving}
+        count(service, facts, deed=f"{deed['by']} {deed['what']} {'ok' if ok else 'failed'}")
+    promoted = transition["to"] is not None and service.live_release() == transition["to"]
+    notify(
+        service,
+        deed["by"],
+        reason,
+        serving,
+        event="after_promote" if promoted else "after_restore",
+        previous=transition.get("from") if promoted else transition["to"],
+        incident=f"{transition.get('started')} {deed['result']}",
+    )
 
 
 def left_by_a_guard(service: Service, lease: Json) -> bool:

@@ -21,6 +21,7 @@ from deployer.reach import HEALTH_TIMEOUT
 
 from .base import CHILD_ENV, Call, Fail, Json, kill_group
 from .files import Files, read_text
+from .outward import Outward
 from .procs import Processes
 
 OUTPUT_LIMIT = 64 << 20  # bytes that a program may print
@@ -127,7 +128,7 @@ def journal_argv(unit: str, options: List[str], invocation: str = "", kernel: bo
     return ["journalctl", "-q", "-o", "json", "--all"] + options + matches
 
 
-class Machine(Files, Processes):
+class Machine(Files, Processes, Outward):
     """The machine itself. Tests give the agent another."""
 
     outranking: Tuple[str, ...] = tuple(OUTRANKING.split())

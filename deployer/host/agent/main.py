@@ -1,4 +1,4 @@
-"""The agent's ways to run: channel (the default), guard, recover, assess."""
+"""The agent's ways to run: channel (the default), guard, recover, assess, notify."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXIT_NOT_ROOT = 13
 TIDYING = 2.0  # seconds that programs of `run` have to end, and the folders that were made for them to go
 #: The modules of the operations that are not there at once, in the order in which they are searched: they are compiled
 #: when one is needed.
-LATER = ("look", "releases", "transition", "stop", "converge", "watch", "run")
+LATER = ("look", "releases", "transition", "stop", "converge", "watch", "run", "gauges", "notify")
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -150,6 +150,10 @@ def main(argv: List[str]) -> int:
         # Stopped in the middle, it gives its lease back and says so.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
         return {"guard": guard, "recover": recover, "assess": assess}[argv[0]](machine, argv[1])
+    if len(argv) == 2 and argv[0] == "notify":
+        from .notify import deliver
+
+        return deliver(machine, argv[1])
     channel = Channel(machine, sys.stdout.buffer)
     for signum in SIGNALS:
         signal.signal(signum, interrupted)

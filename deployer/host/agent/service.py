@@ -45,6 +45,14 @@ BOOT: Shape = {
     "tried": (dict, type(None)),
 }
 START = 2700.0  # seconds that a release's start may take, where its manifest does not say
+#: Whom the host tells what it did, and where it writes metrics (``hooks.set``).
+HOOKS: Shape = {
+    "host": str,
+    "programs": dict,
+    "timeout": (int, float),
+    "webhook": (dict, type(None)),
+    "metrics_dir": (str, type(None)),
+}
 MANIFEST: Shape = {"release": str, "argv": (list, type(None))}
 UNIT_MODE = 0o644
 #: Variables that systemd sets by itself for what it starts.
@@ -103,6 +111,7 @@ class Service:
         self.begun_path = os.path.join(self.folder, "begun.json")
         self.deed_path = os.path.join(self.folder, "guard.json")
         self.boot_path = os.path.join(self.folder, "boot.json")
+        self.hooks_path = os.path.join(self.folder, "hooks.json")
 
     # -- the unit and its processes -----------------------------------------------------------------------------
 
@@ -211,6 +220,10 @@ class Service:
     def last_boot(self, problems: Optional[List[str]] = None) -> Optional[Json]:
         """What came of the last boot that was assessed; None if none was."""
         return read_intact(self.boot_path, BOOT, problems)
+
+    def hooks(self) -> Optional[Json]:
+        """Whom the host tells what it did, and where it writes metrics; None if it does neither."""
+        return read_intact(self.hooks_path, HOOKS)
 
     def release_dir(self, release: Any) -> str:
         return os.path.join(self.releases, checked(release, "release"))

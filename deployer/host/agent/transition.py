@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import List
 
 from deployer.reach import unit_name
 
@@ -13,7 +14,7 @@ from .base import Call, Fail, Json, operation, own_hash
 from .exclusion import make_room, recorded, refuse_rivals
 from .files import read_json, remove_file, set_aside, write_link
 from .lease import Session
-from .machine import is_down, is_up
+from .machine import Machine, is_down, is_up
 from .releases import make_folders
 from .service import BEGUN, TRANSITION, Service, unit_release
 from .strays import remember
@@ -87,18 +88,28 @@ def quoted(word: str) -> str:
     return f'"{word}"'
 
 
+def own_program(machine: Machine) -> List[str]:
+    """How to run the agent from the host's disk, where `install` puts it."""
+    return [os.path.realpath(sys.executable), os.path.join(machine.state_dir, f"agent-{own_hash()}.py")]
+
+
+def own_settings() -> List[str]:
+    """The variables that say where the agent's folders are, if they are not the usual ones."""
+    names = sorted(key for key in os.environ if key.startswith("DEPLOYER_") and key.endswith("_DIR"))
+    return [f"{name}={os.environ[name]}" for name in names]
+
+
 def install(service: Service) -> bool:
     """Put the agent's file and the units that run it in place, under the lock; return whether anything changed."""
     machine = service.machine
     os.makedirs(machine.state_dir, mode=0o755, exist_ok=True)
-    name = f"agent-{own_hash()}.py"
-    path = os.path.join(machine.state_dir, name)
+    command = own_program(machine)
+    path, name = command[1], os.path.basename(command[1])
     # Its text is compared: the name alone proves nothing, a power cut may have emptied it.
     machine.write_changed(path, source().decode("utf-8"))
-    overrides = sorted(key for key in os.environ if key.startswith("DEPLOYER_") and key.endswith("_DIR"))
     values = {
-        "command": f"{quoted(os.path.realpath(sys.executable))} {quoted(path)}",
-        "environment": "".join(f"Environment={quoted(key + '=' + os.environ[key])}\n" for key in overrides),
+        "command": " ".join(map(quoted, command)),
+        "environment": "".join(f"Environment={quoted(setting)}\n" for setting in own_settings()),
         "state": machine.state_dir,
         "done": GUARD_DONE,
         # Killed, it begins again. An older systemd refuses a unit of this type that says so.

@@ -83,6 +83,22 @@ def test_status_shows_every_service_and_exits_with_the_worst(site: Site, capsys:
     assert site.connections == {"a": 1, "b": 1, "gone": 1}
 
 
+def test_metrics_of_all_services_are_one_text_and_a_dead_host_an_error(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert site.run("metrics") == 8
+    printed = capsys.readouterr()
+    assert printed.out.count("# TYPE deployer_changes_total counter\n") == 1
+    assert 'deployer_live_release_info{service="zeta",release="0001-tp8",profile="",sglang=""} 1\n' in printed.out
+    assert 'deployer_live_release_info{service="alone",release="0002-pp8"' in printed.out
+    assert "dead" not in printed.out
+    assert "dead: gone does not answer" in printed.err
+    assert site.run("metrics", "--json", "-s", "alone") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["service"], document["host"]) == ("alone", "b")
+    assert {"name", "labels", "value"} == set(document["metrics"][0])
+
+
 def test_the_document_is_a_list_of_what_each_service_has_alone(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     assert site.run("status", "--json") == 6
     services = {item["service"]: item for item in json.loads(capsys.readouterr().out)["services"]}

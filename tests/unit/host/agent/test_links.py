@@ -10,6 +10,7 @@ import pytest
 from deployer.host.agent.assess import assess
 from deployer.host.agent.base import Fail, own_hash
 from deployer.host.agent.transition import install
+from deployer.records.codec import Json
 from tests.fakes.host import FakeService
 from tests.fakes.machine import FakeMachine
 from tests.unit.host.agent.conftest import OWNER, PORT, Operator
@@ -28,8 +29,15 @@ PLACES = (
     *("live/sglang-kimi.service", "live/deployer-recover@.service", "live/deployer-assess@.service"),
     *("run/sglang-kimi.service", "run/deployer-guard@.service"),
     *("wants/sglang-kimi.service", "wants/.sglang-kimi.service.tmp", "wants/deployer-recover@kimi.service"),
-    "wants/deployer-assess@kimi.service",
+    *("wants/deployer-assess@kimi.service", "state/kimi/hooks.json", "state/kimi/counts.json"),
+    "textfile/deployer-kimi.prom",
 )
+
+
+def hooks_with_metrics(machine: FakeMachine) -> Json:
+    folder = Path(machine.folder).resolve() / "textfile"
+    folder.mkdir(exist_ok=True)
+    return {"host": "gpu1", "programs": {}, "timeout": 1.0, "webhook": None, "metrics_dir": str(folder)}
 
 
 def change_everything(machine: FakeMachine, service: FakeService) -> None:
@@ -46,6 +54,7 @@ def change_everything(machine: FakeMachine, service: FakeService) -> None:
 
     for attempt in (
         operator.take_lease,
+        lambda: operator("hooks.set", hooks=hooks_with_metrics(machine)),
         lambda: operator("lease.renew"),
         deploy,
         lambda: operator("release.update", release="0001-a", files={"notes": "n"}, append={"notes": "n"}),
