@@ -12,6 +12,7 @@ from deployer.errors import AgentError, LeaseHeld, LeaseLost
 from deployer.host.client import Limits
 from deployer.records.answers import Started, VerifyReport
 from deployer.records.events import LogEvent, LogLine, ProcEvent, RunLine, UnitEvent, WatchEvent
+from deployer.records.hook import HostHooks
 from deployer.records.release import Release
 from deployer.records.step import Step
 from deployer_rehearsal import hosts
@@ -618,6 +619,8 @@ def restarted(place: Place) -> Any:
 
 def test_a_power_cut_in_mid_deployment_boots_the_live_release(place: Place) -> None:
     client = deploying(place)
+    programs: dict[str, tuple[str, ...]] = {"after_restore": ("/usr/bin/tee", "/run/told")}
+    client.hooks_set(SERVICE, HostHooks("gpu1", programs, 30.0, None, None))
     stop(client)
     client.unit_start(SERVICE, "0002-b", unit_text("0002-b", place))
     client = restarted(place)
@@ -627,6 +630,9 @@ def test_a_power_cut_in_mid_deployment_boots_the_live_release(place: Place) -> N
     assert state.release("0002-b").state == "abandoned"
     assert "recover.converge" in [line["op"] for line in audit(place)]
     assert not client.observe({SERVICE: PORT}).lease.valid
+    until(lambda: "notify" in [line["op"] for line in audit(place)])
+    facts = json.loads(place.run("cat", "/run/told"))
+    assert (facts["by"], facts["release"], facts["serving"]) == ("recover@gpu1", "0001-a", None)
 
 
 def test_an_assessment_tells_a_stop_from_an_end(place: Place) -> None:

@@ -15,6 +15,7 @@ from deployer.host.agent.assess import Assessment, assess
 from deployer.host.agent.base import Fail
 from deployer.host.agent.converge import Converging
 from deployer.host.agent.lease import Session, lease_view, read_lease
+from deployer.host.agent.notify import deliver
 from deployer.records.host import BootReport
 from tests.fakes.host import FakeService
 from tests.fakes.machine import Engine, FakeMachine
@@ -151,6 +152,21 @@ def test_the_last_good_release_takes_its_place(service: FakeService) -> None:
     assert ends(service) == (GOOD, GOOD)
     assert {item["release"]: item["state"] for item in service.manifests()} == {GOOD: "live", LIVE: "superseded"}
     assert [line["op"] for line in audit(service)] == ["assess.try", "assess.fell-back"]
+
+
+@pytest.mark.parametrize(("sick", "serving"), [((), None), ((LIVE,), True), ((LIVE, GOOD), False)])
+def test_others_are_told_if_the_live_release_did_not_come_up(
+    service: FakeService, machine: FakeMachine, sick: tuple[str, ...], serving: bool | None
+) -> None:
+    hooks = {"host": "gpu1", "programs": {"after_restore": ["/opt/page"]}, "timeout": 1.0}
+    machine.write_json(service.hooks_path, {**hooks, "webhook": None, "metrics_dir": None}, 0o600)
+    machine.engines.update(dict.fromkeys(sick, SICK))
+    assessed(service)
+    assessed(service)
+    deliver(machine, service.name)
+    told = [(facts["by"], facts["release"], facts["serving"]) for _, facts in machine.programs]
+    expected = [] if serving is None else [("assess@gpu1", GOOD if serving else LIVE, serving)]
+    assert told == expected
 
 
 def test_if_that_fails_as_well_it_stops_there(service: FakeService) -> None:
