@@ -7,12 +7,14 @@ imports nothing of deployer and keeps to Python 3.8 and its standard library.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 #: Seconds for an answer of /health: SGLang takes at least 1 s for it, and gives a silent scheduler 20 s.
 HEALTH_TIMEOUT = 22.0
 #: Addresses that stand for every address of a host.
 WILDCARDS = frozenset({"*", "0.0.0.0", "::", "[::]"})
+_SECRET_LINE = re.compile(r'^([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"$', re.M | re.S)
 #: The shortest requests that make a server generate, by path: the next where it does not know the one before.
 GENERATIONS: dict[str, dict[str, Any]] = {
     "/generate": {"text": "Hello", "sampling_params": {"max_new_tokens": 2, "temperature": 0}},
@@ -47,6 +49,11 @@ def config_key(text: str) -> str | None:
         if name.strip() == "api-key":
             return str(json.loads(value))
     return None
+
+
+def secret_variables(text: str) -> dict[str, str]:
+    """Return the variables in a release's file ``env``, as deployer quotes them."""
+    return {name: re.sub(r"\\(.)", r"\1", value, flags=re.S) for name, value in _SECRET_LINE.findall(text)}
 
 
 def key_header(key: str | None) -> dict[str, str]:

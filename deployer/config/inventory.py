@@ -27,6 +27,7 @@ from deployer.config.fields import (
     Text,
     Url,
 )
+from deployer.config.hardening import Relaxed
 from deployer.config.hooks import Hooks
 from deployer.config.problems import Model, Problem, complain, load_toml, merge_tables, problems_of
 from deployer.config.secrets import LocalPath, Secret
@@ -156,6 +157,7 @@ class ServiceConfig(Model):
     relative_gate: RelativeGate = Field(
         RelativeGate.model_construct(), description="comparison of a candidate with earlier proven starts"
     )
+    relax: Relaxed = Field([], description="directives of the unit's hardening to leave out; see docs/security.md")
     protected: bool = Field(False, description="true: its name has to be typed before a restart that interrupts it")
     hooks: Hooks = Field(Hooks(), description="programs and a webhook, over those of the table [hooks]")
 

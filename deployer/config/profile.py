@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError
 from deployer.config.bench import BenchConfig, Gate, RelativeGate
 from deployer.config.fields import NAME, NAME_RULE, Count, Limits, Text, check_environment, matching
 from deployer.config.files import searched
+from deployer.config.hardening import Relaxed
 from deployer.config.inventory import ServiceConfig
 from deployer.config.problems import Model, Problem, complain, load_toml, merge_tables, problems_of
 from deployer.config.wording import printable, shown, unknown
@@ -136,6 +137,9 @@ class Profile(Model):
     extra_args: dict[str, Any] = Field({}, description="more SGLang flags, checked against the version's own")
     environment: Annotated[dict[str, str], AfterValidator(check_environment)] = Field(
         {}, description="more environment variables"
+    )
+    relax: Relaxed = Field(
+        [], description="directives of the unit's hardening to leave out, besides the service's; see docs/security.md"
     )
 
     @property

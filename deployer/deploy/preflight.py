@@ -19,6 +19,8 @@ from deployer.sglang.flags.devices import rank_places, taken
 from deployer.sglang.rules import RULES, Finding, Severity
 from deployer.sglang.rules.sizes import too_few_gpus
 
+#: Advice that a plan repeats: what becomes of a secret is to be known before it is there.
+_TOLD = frozenset({"api-key-shown"})
 #: Bytes in use on a GPU by no process that are still no reason to refuse (driver, display).
 _IDLE_GPU_MEMORY = 2 * 1024**3
 _MIN_DISK = 256 * 1024**2
@@ -283,5 +285,5 @@ def notes(observed: HostState, service: ServiceConfig, findings: Iterable[Findin
     hub = f"{service.model} is a hub id: SGLang will download it to the host before it loads"
     return [
         *(() if service.model.startswith("/") else (hub,)),
-        *(f"{item} ({item.remedy})" for item in findings if item.severity is Severity.WARNING),
+        *(f"{item} ({item.remedy})" for item in findings if item.severity is Severity.WARNING or item.rule in _TOLD),
     ]

@@ -28,7 +28,7 @@ from deployer.host.beside import Beside
 from deployer.host.client import HostClient, JournalPart, Limits
 from deployer.host.heartbeat import Heartbeat
 from deployer.host.protocol import Host
-from deployer.reach import HEALTH_TIMEOUT, config_key, serves, unit_name
+from deployer.reach import HEALTH_TIMEOUT, config_key, secret_variables, serves, unit_name
 from deployer.records.answers import LeaseGrant
 from deployer.records.endpoint import Endpoint
 from deployer.records.events import LogLine
@@ -91,7 +91,7 @@ class Session:
         self.client: HostClient = None  # type: ignore[assignment]  # set by open(), before anything else is called
         self._heartbeat: Heartbeat | None = None
         self._grant: LeaseGrant | None = None
-        self._api_keys: dict[str, str | None] = {}
+        self._secrets: dict[str, Endpoint] = {}
         self._probe: HealthProbe | None = None
 
     def open(self) -> Self:
@@ -145,16 +145,20 @@ class Session:
         other.client, other.changing = self.client, self.changing
         return other
 
-    def api_key(self, release: str | None) -> str | None:
-        """Return the API key that a release was staged with, None without one. The inventory's may be a newer one."""
-        if release is None:
-            return None
-        if release not in self._api_keys:
-            text = self.client.release_file(self.service.name, release, "config.yaml")
-            if text is None:
-                return None  # the release's folder is gone; a server that wants a key will say so
-            self._api_keys[release] = config_key(text)
-        return self._api_keys[release]
+    def with_secrets(self, endpoint: Endpoint, release: str) -> Endpoint:
+        """Return a server with the API key and the other secrets that its release was staged with.
+
+        The inventory's may be newer. Without them if the release's folder is gone: a server that wants a key says so.
+        """
+        if release not in self._secrets:
+            try:
+                _, files = self.client.release_read(self.service.name, release, ["config.yaml", "env"])
+            except AgentError:
+                return endpoint
+            key, hidden = config_key(files["config.yaml"] or ""), secret_variables(files["env"] or "")
+            self._secrets[release] = replace(self.configured, api_key=key, hidden=tuple(hidden.values()))
+        known = self._secrets[release]
+        return replace(endpoint, api_key=known.api_key, hidden=known.hidden)
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -192,9 +196,9 @@ class Session:
         return Endpoint(self.service.name, self.service.bind, self.service.port)
 
     def endpoint(self, release: Release | None, *, key: bool = False) -> Endpoint:
-        """Return where a release listens: as it was started, else as configured. ``key``: with its API key."""
+        """Return where a release listens: as it was started, else as configured. ``key``: with its secrets."""
         endpoint = argument_endpoint(release.argv if release else (), self.configured)
-        return replace(endpoint, api_key=self.api_key(release.release)) if key and release else endpoint
+        return self.with_secrets(endpoint, release.release) if key and release else endpoint
 
     def health(self, state: ServiceState, timeout: float = HEALTH_TIMEOUT) -> Health:
         """Ask /health of what runs, once and on the host, and see whether it is our unit that answers."""
@@ -238,7 +242,8 @@ class Session:
 
         state = self.state()
         names = {item.release for item in state.releases if item.state in ("live", "candidate")}
-        secrets = [key for name in {*names, state.running_name} if (key := self.api_key(name))]
+        started = [self.with_secrets(self.configured, name) for name in {*names, state.running_name} if name]
+        secrets = [secret for endpoint in started for secret in endpoint.secrets]
         with self.client.journal(self.service.name, **part) as stream:
             for entry in stream.until_end():
                 if entry is not None:

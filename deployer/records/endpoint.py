@@ -11,12 +11,16 @@ from deployer.records.codec import Json
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A service's server: where it listens on the host, and the key it wants (None without one)."""
+    """A service's server: where it listens on the host, and the key it wants (None without one).
+
+    ``hidden`` are the other secrets that it was given, in its environment.
+    """
 
     service: str
     address: str
     port: int
     api_key: str | None = field(default=None, repr=False)
+    hidden: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def unit(self) -> str:
@@ -31,7 +35,7 @@ class Endpoint:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must not be shown or logged."""
-        return (self.api_key,) if self.api_key else ()
+        return (*((self.api_key,) if self.api_key else ()), *self.hidden)
 
     def request(
         self,

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deployer.config.files import template_folders
+from deployer.config.hardening import hardening
 from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.config.secrets import Secret
@@ -34,6 +35,8 @@ DIGEST_COST = 2**14
 #: The share of a unit for arguments and environment; the rest of its text is small.
 UNIT_LIMIT = TEXT_LIMIT - 64 * 1024
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+#: What ProtectSystem= makes read-only.
+_READ_ONLY = re.compile(r"/(usr|boot|efi|etc)/")
 _RELEASE = re.compile(r"[0-9]{4,9}-[a-z0-9][a-z0-9_-]{0,39}")
 
 
@@ -113,6 +116,8 @@ def build_bundle(
         "environment_file": str(folder / "env") if hidden else None,
         "stop_seconds": math.ceil(service.deadlines.drain + service.deadlines.stop),
         "restart_seconds": RESTART_SECONDS,
+        "hardening": hardening([*service.relax, *profile.relax]),
+        "writable": [place for place in (service.home, service.hf_home) if place and _READ_ONLY.match(f"{place}/")],
         "start_limit": start_limit(start_seconds or service.deadlines.start),
     }
     folders = templates if templates is not None else template_folders()

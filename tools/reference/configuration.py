@@ -76,8 +76,8 @@ _SECRETS = """
 A secret is a table with exactly one of these keys, which says where it comes from. It is read when needed, and reaches
 the host in files that only their owner can read. deployer writes it to no command line, unit, log or JSON, and removes
 it from what it shows of the host's journal (`deployer logs`, and the log of a failed launch). SGLang itself prints its
-`api_key` into that journal when it starts (in its line `server_args=`): on the host, root and the groups that may read
-the journal can see it there.
+`api_key` into that journal when it starts; [security.md](security.md) says in which versions, who can read it there,
+and what to do.
 """
 
 _ENVIRONMENT = """

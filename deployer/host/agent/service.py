@@ -8,7 +8,7 @@ import re
 import stat
 from typing import Any, List, Optional
 
-from deployer.reach import unit_name
+from deployer.reach import secret_variables, unit_name
 
 from .base import Fail, Json, checked
 from .files import Shape, read_intact, read_json, read_text
@@ -61,8 +61,6 @@ SYSTEMDS_OWN = re.compile(
     "MEMORY_PRESSURE_.*|NOTIFY_SOCKET|LISTEN_.*|FDSTORE|MAINPID|MANAGERPID.*|WATCHDOG_.*|CREDENTIALS_DIRECTORY|"
     "(RUNTIME|STATE|CACHE|LOGS|CONFIGURATION)_DIRECTORY|TRIGGER_.*|MONITOR_.*|XDG_.*"
 )
-#: A line of a release's file ``env``, as the operator quotes it.
-SECRET_LINE = re.compile(r'^([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"$', re.M | re.S)
 
 
 def unit_release(text: str) -> Optional[str]:
@@ -149,7 +147,7 @@ class Service:
         recorded = manifest.get("environment")
         recorded = recorded if isinstance(recorded, dict) else {}
         text = read_text(os.path.join(self.release_dir(manifest["release"]), "env")) or ""
-        secrets = {name: re.sub(r"\\(.)", r"\1", value, flags=re.S) for name, value in SECRET_LINE.findall(text)}
+        secrets = secret_variables(text)
         known = {*recorded, *secrets}
         others = {name for name in actual if name not in known and not SYSTEMDS_OWN.fullmatch(name)}
         if others:  # the manager may have been given them for everything that it starts

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from deployer.sglang.flags.extra import secret_looking
+from deployer.sglang.flags.versions import known_versions
 from deployer.sglang.rules.base import Hit, Severity, Theme
 from deployer.sglang.rules.facts import GIB, Facts
 
@@ -46,8 +47,16 @@ def open_without_key(facts: Facts) -> Iterator[Hit]:
 
 @THEME.rule("api-key-shown")
 def api_key_shown(facts: Facts) -> Iterator[Hit]:
-    if facts.service.api_key is not None:
-        yield Hit("the key is in the unit's journal", ("services", facts.service.name, "api_key"))
+    if facts.service.api_key is None:
+        return
+    who = f"SGLang {facts.version}" if facts.version else "every known version of SGLang"
+    beyond = facts.version is not None and facts.version > known_versions()[-1]
+    prints = "probably prints" if beyond else "prints"
+    yield Hit(
+        f"{who} {prints} the key into the journal of {facts.host.name} at each start, where root and the groups "
+        "systemd-journal and adm can read it",
+        ("services", facts.service.name, "api_key"),
+    )
 
 
 @THEME.rule("secret-argument")

@@ -8,6 +8,7 @@ from deployer.config.inventory import HostConfig, ServiceConfig
 from deployer.config.profile import Profile
 from deployer.config.settings import Settings
 from deployer.resources import package_root
+from tools.reference import security
 from tools.reference.configuration import reference
 
 
@@ -15,6 +16,12 @@ def test_the_page_is_up_to_date() -> None:
     """``python -m tools.reference.configuration`` writes it."""
     page = Path(package_root() / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == reference()
+
+
+def test_the_page_about_the_unit_is_up_to_date() -> None:
+    """``python -m tools.reference.security`` writes it."""
+    page = Path(package_root() / "docs" / "security.md").read_text(encoding="utf-8")
+    assert page == security.reference()
 
 
 def test_every_key_has_a_meaning() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any
 
@@ -29,7 +30,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(host: ScriptedHost, **options: Any) -> tuple[WaitResult, list[WaitUpdate]]:
     updates: list[WaitUpdate] = []
     deadlines = Deadlines(start=options.pop("deadline", 2700.0), stall=options.pop("stall", {}))
-    endpoint = Endpoint("kimi", "127.0.0.1", 30000, options.pop("api_key", None))
+    endpoint = Endpoint("kimi", "127.0.0.1", 30000, options.pop("api_key", None), options.pop("hidden", ()))
     result = Wait(
         HostClient(host),
         endpoint,
@@ -305,10 +306,10 @@ def test_updates_tell_figures_estimate_and_new_lines_once() -> None:
 
 
 def test_secrets_are_nowhere() -> None:
-    text = "[2026-01-01 00:00:00] server_args={'api_key': 'sk-very-secret', 'x': 1} sk-very-secret"
+    text = "[2026-01-01 00:00:00] server_args={'api_key': 'sk-very-secret', 'x': 1} sk-very-secret, not valid: tok en7"
     host = ScriptedHost([unit(0.0), log(1.0, text), failed(2.0, "fatal-line", text=text)])
-    result, updates = run(host, api_key="sk-very-secret")
-    assert "sk-very-secret" not in repr(result) + repr(updates)
+    result, updates = run(host, api_key="sk-very-secret", hidden=("tok en7",))
+    assert not re.search("sk-very-secret|tok en7", repr(result) + repr(updates))
     assert "'x': 1" in failure_of(result).log_tail[0]
 
 

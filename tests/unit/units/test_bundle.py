@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from deployer.config.files import template_folders
+from deployer.config.hardening import HARDENING, LEFT_OUT
 from deployer.config.inventory import Inventory, inventory_from
 from deployer.config.profile import load_profile, profile_folders
 from deployer.config.secrets import Secret
@@ -435,3 +436,34 @@ def test_a_template_that_has_changed_is_compiled_anew(tmp_path: Path) -> None:
     for text in ("{{ 1 + 1 }}", "{{ 1 + 2 }}", "{{ 1 + 1 }}"):
         (tmp_path / "a.j2").write_text(text)
         assert render("a.j2", {}, [tmp_path]) == str(2 if text.endswith("1 }}") else 3)
+
+
+def test_the_unit_is_as_tight_as_it_is_said_to_be() -> None:
+    for text in (bundle(**FULL).unit, bundle(**FULL).candidate):
+        settings = section(text, "Service")
+        assert {name: settings[name] for name in HARDENING} == {name: item.value for name, item in HARDENING.items()}
+        assert not LEFT_OUT.keys() - {"User"} & settings.keys()
+
+
+@pytest.mark.parametrize("of", ["service", "profile"])
+def test_a_directive_can_be_left_out(of: str) -> None:
+    relax = ["ProtectSystem", "CapabilityBoundingSet"]
+    site = inventory(relax=relax if of == "service" else ["LockPersonality"], hf_home="/usr/share/hub")
+    profile = load_profile("tp8", profile_folders())
+    if of == "profile":
+        profile = profile.model_copy(update={"relax": relax})
+    made = build_bundle(site.service(), site.host("box"), profile, "0.5.12.post1", "0001-tp8")
+    gone = {name for name in HARDENING if name not in section(made.unit, "Service")}
+    assert gone == {*relax, *(() if of == "service" else ["LockPersonality"])}
+
+
+def test_what_is_not_hardening_cannot_be_left_out() -> None:
+    with pytest.raises(ConfigError, match="did you mean ProtectSystem"):
+        inventory(relax=["ProtectSytem"])
+
+
+def test_folders_of_the_service_stay_writable_where_the_system_is_not() -> None:
+    places = {"home": "/usr/local/kimi 100%", "hf_home": "/etc/hub", "user": "kimi"}
+    assert section(bundle(**places).unit, "Service")["ReadWritePaths"] == '"-/usr/local/kimi 100%%"\n-/etc/hub'
+    for elsewhere in ("/srv/hub", "/usr2/hub"):
+        assert "ReadWritePaths" not in section(bundle(hf_home=elsewhere).unit, "Service")

@@ -511,3 +511,20 @@ def test_the_newer_name_of_a_scaling_counts_and_the_language_model_comes_first()
     assert model_shape(config).context == 4000
     sees = {"seq_length": 64, "text_config": {"max_position_embeddings": 1000}}
     assert model_shape(sees).context == 1000
+
+
+@pytest.mark.parametrize(
+    ("version", "who"),
+    [
+        (None, "every known version of SGLang prints"),
+        ("0.5.5", "SGLang 0.5.5 prints"),
+        ("0.5.23", "SGLang 0.5.23 prints"),
+        ("0.6.0", "SGLang 0.6.0 probably prints"),
+    ],
+)
+def test_which_version_prints_the_key_and_who_can_read_it(version: str | None, who: str) -> None:
+    (finding,) = RULES["api-key-shown"].findings(facts(service={"api_key": {"env": "KEY"}}, version=version))
+    assert finding.message == (
+        f"{who} the key into the journal of box at each start, where root and the groups systemd-journal and adm can "
+        "read it"
+    )
