@@ -12,7 +12,7 @@ SUDO  := sudo
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sglang story test unit test-sglang check fuzz chaos bench-client bench-cli gate-study gate-real status apply rollback down format clean rehearsal-programs browser compiler
+.PHONY: help demo demo-sglang story test unit test-sglang check fuzz fuzz-systemd chaos bench-client bench-cli gate-study gate-real status apply rollback down format clean rehearsal-programs browser compiler
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1 ($$1 == "apply" ? " PROFILE=.." : ""), $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ check: $(STAMP) rehearsal-programs browser compiler ## format, lint, types and a
 
 fuzz: $(STAMP) ## the properties on many more examples
 	HYPOTHESIS_PROFILE=thorough $(PYTHON_ENV) -m pytest tests/unit --timeout 0 $(ARGS)
+
+fuzz-systemd: $(STAMP) rehearsal-programs ## 10,000 argument lists, read back from a real systemd on a practice host
+	@$(if $(SUDO),$(SUDO) -v)
+	@$(if $(SUDO),$(SUDO) )env DEPLOYER_ARGUMENT_LISTS=10000 $(PYTHON_ENV) -m pytest -q -p no:cacheprovider \
+	    tests/host/test_quoting_real.py -k any_argument_list $(ARGS)
 
 chaos: $(STAMP) rehearsal-programs ## 150 disturbed changes on a practice host; the table goes to docs/reliability.md (an hour)
 	@$(if $(SUDO),$(SUDO) -v)

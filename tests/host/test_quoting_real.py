@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +118,40 @@ def test_the_template_is_taken_without_a_word(fresh_host: RehearsalHost, which: 
     assert read_back(fresh_host, "Restart") == ("on-failure" if which == "unit" else "no")
     assert read_back(fresh_host, "LimitMEMLOCK") == read_back(fresh_host, "LimitAS")
     assert read_back(fresh_host, "LogRateLimitIntervalUSec") == 1000
+
+
+#: How many argument lists are tried, and in what order of chance; `make fuzz-systemd` tries 10,000.
+LISTS = int(os.environ.get("DEPLOYER_ARGUMENT_LISTS", "500"))
+SEED = int(os.environ.get("DEPLOYER_SEED", "0"))
+#: Lists in one unit: each is an ExecStart= of its own.
+BATCH = 250
+ALPHABETS = ("$%{}\\\"'`;#@:!|+-= \t\n\r[]*?~&<>()xs0", "%$\\", "ab %h${HOME}", "äß日本😀\u2028\u00a0\ufeff\x01\x1b")
+
+
+def argument_list(chance: random.Random) -> list[str]:
+    """Words that are hard to write: known ones, pieces of them, and letters with a meaning to systemd."""
+    words = []
+    for _ in range(chance.randrange(6)):
+        kind = chance.randrange(4)
+        if kind == 0:
+            words.append(chance.choice(NASTY))
+        elif kind == 1:
+            words.append("".join(chance.choice(NASTY)[:20] for _ in range(chance.randrange(1, 4))))
+        elif kind == 2:
+            words.append("".join(chance.choices(chance.choice(ALPHABETS), k=chance.randrange(1, 30))))
+        else:
+            codes = (chance.choice((chance.randrange(1, 128), chance.randrange(128, 0xD800))) for _ in range(8))
+            words.append("--" * chance.randrange(2) + "".join(map(chr, codes)))
+    return words
+
+
+def test_systemd_reads_any_argument_list_as_it_was_meant(fresh_host: RehearsalHost) -> None:
+    chance = random.Random(SEED)
+    lists = [["/usr/bin/true", *argument_list(chance)] for _ in range(LISTS)]
+    for begin in range(0, LISTS, BATCH):
+        batch = lists[begin : begin + BATCH]
+        commands = "".join(f"ExecStart={quoting.command_line(words)}\n" for words in batch)
+        load(fresh_host, f"[Service]\nType=oneshot\n{commands}")
+        commands_read = [command[1] for command in read_back(fresh_host, "ExecStart")]
+        for number, (meant, was_read) in enumerate(zip(batch, commands_read, strict=True), begin):
+            assert was_read == meant, f"list {number} of seed {SEED}"
