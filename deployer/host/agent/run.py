@@ -33,6 +33,12 @@ def private_folder(files: Json) -> str:
     raise Fail("no-space", "there is no room for temporary files: %s" % trouble)
 
 
+def give_away(folder: str, uid: int, gid: int) -> None:
+    """Give a private folder and its files to an account; the folder last, for its owner may put a link into it."""
+    for path in [os.path.join(folder, name) for name in os.listdir(folder)] + [folder]:
+        os.lchown(path, uid, gid)
+
+
 @operation("run")
 def run(session: Session, args: Json, call: Call) -> Json:
     """Run a program in a private folder. No shell is involved."""
@@ -41,8 +47,7 @@ def run(session: Session, args: Json, call: Call) -> Json:
     try:
         if args.get("user"):
             account = pwd.getpwnam(args["user"])
-            for path in [folder] + [os.path.join(folder, name) for name in os.listdir(folder)]:
-                os.chown(path, account.pw_uid, account.pw_gid)
+            give_away(folder, account.pw_uid, account.pw_gid)
             env.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name)
             words = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--init-groups", "--"]
             argv = ["setpriv", *words, *argv]
