@@ -48,6 +48,11 @@ _BEGINNING = re.compile(r"\bserver_args=|sglang/launch_server\.py|sglang/cli/|^u
 _QUOTED = 160
 #: Lines before a failure in which native code's own words for it are looked for.
 _NEAR = 30
+#: Words in which the engine says beforehand what an exception then only reports.
+_TELLING = re.compile(
+    r"(?i)\brequires? |\bonly supports? |\bplease (?:set|use|install|upgrade)\b|\bis not supported\b"
+    r"|\bnot found in params_dict"
+)
 #: Secondary signatures that name how native code ended.
 _CRASHES = ("bus_error", "native_crash")
 #: Lines before a generic traceback in which a more specific one is looked for.
@@ -229,8 +234,10 @@ class Search(IndexedLog):
     def shown(self, trace: Trace) -> list[int]:
         """Return the lines that show a failure best: those of native code before it, and its own."""
         before = range(max(0, trace.first - _NEAR), trace.first)
-        hints = [at for at in before if self.lines[at].source == "engine" and hint(self.lines[at].text)]
-        return [*hints[-2:], *trace.shown]
+        near = [at for at in before if self.lines[at].source == "engine" and not NOISE.search(self.lines[at].text)]
+        hints = [at for at in near if hint(self.lines[at].text)]
+        said = [at for at in near if _TELLING.search(message_of(self.lines[at].text), 0, 1000)]
+        return [*sorted({*hints[-2:], *said[-1:]}), *trace.shown]
 
     def of_trace(self, trace: Trace) -> Cause | None:
         """Return the known cause that a traceback shows, without a look at the lines around it."""

@@ -96,6 +96,29 @@ def test_an_unknown_cause_names_its_part_and_a_search(error: str, frames: list[s
     assert failure.search in failure.remedy
 
 
+def test_the_line_that_tells_is_evidence_of_a_general_exception() -> None:
+    telling = f"[{AT}29 TP0] The foo backend requires page_size 64, please set --page-size"
+    failure = found([*until("load", "TP0"), telling, *trace("RuntimeError: it says no", LOAD), *QUIT])
+    assert failure is not None
+    assert failure.signature == UNKNOWN
+    assert telling in failure.evidence
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: Failed: Assertion error /s/DeepEP/csrc/deep_ep.cpp:99 'hidden % 512 == 0'",
+        "RuntimeError: Mooncake says that a segment is odd",
+        "RuntimeError: FlashInfer asserts that the plan is odd",
+        "huggingface_hub.errors.StrictDataclassClassValidationError: Class validation error for validator 'x'",
+    ],
+)
+def test_no_signature_covers_all_that_a_library_asserts(error: str) -> None:
+    failure = found([*until("load", "TP0"), *trace(error, LOAD), *QUIT])
+    assert failure is not None
+    assert (failure.signature, failure.cause) == (UNKNOWN, error)
+
+
 def test_a_search_has_nothing_of_this_host() -> None:
     assert tracker_search('ValueError: /srv/models/m has 12345 of "0xdead" things', 'File "x", line 3, in get_it') == (
         "repo:sgl-project/sglang ValueError: has of things get_it"
