@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from deployer.reach import HEALTH_TIMEOUT
+from deployer.sglang.flags.variables import read_as, spans, variables
 from deployer.sglang.rules.base import Hit, Theme
 from deployer.sglang.rules.facts import Facts
 
@@ -13,18 +14,6 @@ THEME = Theme("environment", "Environment variables")
 
 #: SGLang's own limit for a health probe, in seconds.
 HEALTH_LIMIT = 20.0
-
-#: Variables of SGLang that operators set, to recognise misspelt ones by. Not a complete list.
-KNOWN = (
-    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "SGLANG_CACHE_DIR", "SGLANG_CPU_OMP_THREADS_BIND",
-    "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",
-    "SGLANG_ENABLE_JIT_DEEPGEMM", "SGLANG_ENABLE_PP_SPEC", "SGLANG_ENABLE_TORCH_COMPILE",
-    "SGLANG_HEALTH_CHECK_TIMEOUT", "SGLANG_HOST_IP", "SGLANG_LOG_MS", "SGLANG_MOE_PADDING",
-    "SGLANG_PP_LAYER_PARTITION", "SGLANG_PORT", "SGLANG_SET_CPU_AFFINITY", "SGLANG_SHARED_EXPERT_TP1",
-    "SGLANG_SKIP_P2P_CHECK", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK", "SGLANG_TIMEOUT_KEEP_ALIVE",
-    "SGLANG_TORCH_PROFILER_DIR", "SGLANG_USE_CPU_ENGINE", "SGLANG_USE_MODELSCOPE",
-    "SGLANG_WAIT_WEIGHTS_READY_TIMEOUT", "SGLANG_WARMUP_TIMEOUT",
-)  # fmt: skip
 
 
 def _at(name: str) -> tuple[str, str]:
@@ -59,10 +48,21 @@ def health_without_generation(facts: Facts) -> Iterator[Hit]:
 
 @THEME.rule("sglang-variable")
 def sglang_variable(facts: Facts) -> Iterator[Hit]:
+    known = variables(facts.version)
     for name in facts.environment:
-        if not name.upper().startswith(("SGLANG_", "SGL_", "SLGANG_")) or name in KNOWN:
+        if not name.upper().startswith(("SGLANG_", "SGL_", "SLGANG_")) or read_as(name, facts.version) in known:
             continue
-        if near := difflib.get_close_matches(name.upper()[:80], KNOWN, n=1, cutoff=0.85):
+        other = spans().get(name)
+        near = difflib.get_close_matches(name.upper()[:80], sorted(known), n=1, cutoff=0.85)
+        if other is not None:
+            first, last = other
+            gone = facts.version is not None and last < facts.version
+            hint = f"; did you mean {near[0]}?" if near else ""
+            when = (
+                f"the last known version that reads it is {last}" if gone else f"{first} is the first known that does"
+            )
+            yield Hit(f"SGLang {facts.version} does not read it: {when}{hint}", _at(name))
+        elif near:
             yield Hit(f"did you mean {near[0]}?", _at(name))
 
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deployer.sglang.rules.base import Hit, Theme
+from deployer.sglang.rules.base import Hit, Severity, Theme
 from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("experts", "Experts")
 
-#: All-to-all backends that set ep to tp, besides deepep.
-_FORCING = ("mooncake", "ascend_fuseep")
-
-
-@THEME.rule("deepep-needs-ep-tp")
-def deepep_needs_ep_tp(facts: Facts) -> Iterator[Hit]:
-    if facts.profile.moe.a2a_backend == "deepep" and facts.ep != facts.tp:
-        yield Hit(f"deepep needs ep = tp = {facts.tp}; ep is {facts.ep}", ("moe", "a2a_backend"))
-
 
 @THEME.rule("a2a-sets-ep")
 def a2a_sets_ep(facts: Facts) -> Iterator[Hit]:
-    backend = facts.profile.moe.a2a_backend
-    if backend in _FORCING and facts.ep != facts.tp:
-        yield Hit(f"{backend} runs with ep = {facts.tp}, not {facts.ep}", ("parallelism", "ep"))
+    requested = facts.profile.parallelism.ep
+    if facts.ep != requested:
+        # What is requested by name is verified: the server would be refused after its whole start.
+        verified = requested > 1 and "ep_size" not in facts.profile.verify.allow_changed
+        severity = None if verified else Severity.ADVICE
+        yield Hit(
+            f"with {facts.a2a} SGLang sets ep to tp: {facts.ep}, not {requested}", ("parallelism", "ep"), severity
+        )
 
 
 @THEME.rule("experts-divide-ep")

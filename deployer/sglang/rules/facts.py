@@ -20,6 +20,22 @@ from deployer.sglang.rules.shape import ModelShape
 
 GIB = 1024**3
 
+#: All-to-all backends with which SGLang sets ep to tp (0.5.12.post1:srt/server_args.py:3207, 0.5.16:
+#: srt/arg_groups/overrides.py:2072), each in all versions that have it.
+_EP_IS_TP = frozenset(
+    {
+        "deepep",
+        "deepep_v2",
+        "mooncake",
+        "nixl",
+        "ascend_fuseep",
+        "flashinfer",
+        "flashinfer_megamoe",
+        "mori",
+        "megamoe",
+        "pplx",
+    }
+)
 #: Compute capability by name, if the driver does not report it (NVIDIA's table of CUDA GPUs).
 _CAPABILITIES = (
     (r"RTX PRO \d+.*Blackwell|GeForce RTX 50\d\d", (12, 0)),
@@ -188,8 +204,14 @@ class Facts:
         return self.profile.parallelism.pp
 
     @property
+    def a2a(self) -> str | None:
+        """The all-to-all backend that is requested; None if none is."""
+        return self.profile.moe.a2a_backend or self.word("--moe-a2a-backend")
+
+    @property
     def ep(self) -> int:
-        return self.profile.parallelism.ep
+        """Ranks among which the experts are divided: as requested, or as SGLang sets it for the all-to-all backend."""
+        return self.tp if self.a2a in _EP_IS_TP else self.profile.parallelism.ep
 
     @property
     def depth(self) -> int:

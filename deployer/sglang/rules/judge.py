@@ -20,11 +20,13 @@ from deployer.sglang.rules import (
     experts,
     graphs,
     hardware,
+    kind,
     measuring,
     memory,
     pipeline,
     serving,
     sizes,
+    speculative,
     version,
 )
 from deployer.sglang.rules.base import Finding, Need, Rule, Severity, Theme
@@ -33,8 +35,8 @@ from deployer.sglang.rules.facts import Facts
 THEMES: tuple[Theme, ...] = tuple(
     module.THEME
     for module in (
-        sizes, architecture, memory, pipeline, graphs, attention, experts, hardware, environment, serving, measuring,
-        version,
+        sizes, architecture, memory, pipeline, graphs, attention, experts, speculative, hardware, environment, kind,
+        serving, measuring, version,
     )
 )  # fmt: skip
 #: Every rule by its id, in the order of the reference.

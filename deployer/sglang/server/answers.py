@@ -14,9 +14,14 @@ from deployer.sglang.flags.versions import Flag, FlagTable
 from deployer.sglang.server.info import redact
 from deployer.sglang.server.question_program import MARK
 
-#: Exceptions that are SGLang's own judgement of the arguments. Any other may come from something that the server has
-#: and the question lacked (the network, a secret, a device), so it is not a refusal.
+#: Exceptions that are SGLang's own judgement of the arguments.
 JUDGEMENTS = frozenset({"AssertionError", "ValueError", "NotImplementedError"})
+#: Exceptions that no network, secret or device mends: its code does not survive these arguments, or this environment
+#: lacks what it imports. The server ends by them just as the question does. Any other may come from something that the
+#: server has and the question lacked, so it is not a refusal.
+BREAKDOWNS = frozenset(
+    {"TypeError", "AttributeError", "LookupError", "ArithmeticError", "NameError", "RecursionError", "ImportError"}
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def judge(answer: Mapping[str, Any]) -> Asked:
     error = answer.get("error")
     if not error:
         return Asked("accepted", None, warnings, redact(dict(answer.get("resolved") or {})))
-    refused = error["kind"] == "usage" or JUDGEMENTS & set(error.get("bases") or ())
+    refused = error["kind"] == "usage" or (JUDGEMENTS | BREAKDOWNS) & set(error.get("bases") or ())
     return Asked("refused" if refused else "unknown", redact(_reason(error)), warnings)
 
 

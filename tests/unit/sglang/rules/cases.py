@@ -15,6 +15,7 @@ MOE_96 = replace(KIMI, moe_intermediate=1408, block_n=128)
 DP_ATTENTION = {"parallelism": {"tp": 8, "dp": 8, "dp_attention": True}}
 SMALL = {"model": DENSE, "weight_bytes": 60 * GIB}
 GRAPHS = {"limits": {"max_running_requests": 64}}
+SPECULATIVE = extra(speculative_algorithm="EAGLE", speculative_num_steps=3, speculative_eagle_topk=4)
 
 #: rule -> what trips it, what does not.
 CASES: Mapping[str, tuple[Case, Case]] = {
@@ -184,10 +185,6 @@ CASES: Mapping[str, tuple[Case, Case]] = {
         {"profile": {"memory": {"kv_cache_dtype": "bf16"}}},
     ),
     # experts
-    "deepep-needs-ep-tp": (
-        {"profile": {"parallelism": {"tp": 8, "ep": 4}, "moe": {"a2a_backend": "deepep"}}},
-        {"profile": {"parallelism": {"tp": 8, "ep": 8}, "moe": {"a2a_backend": "deepep"}}},
-    ),
     "a2a-sets-ep": (
         {"profile": {"parallelism": {"tp": 8, "ep": 4}, "moe": {"a2a_backend": "mooncake"}}},
         {"profile": {"parallelism": {"tp": 8, "ep": 8}, "moe": {"a2a_backend": "mooncake"}}},
@@ -214,6 +211,15 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "moe-runner-ep": (
         {"profile": {"parallelism": {"tp": 8, "ep": 8}, "moe": {"runner_backend": "triton_kernel"}}},
         {"profile": {"parallelism": {"tp": 8, "ep": 8}, "moe": {"runner_backend": "triton"}}},
+    ),
+    # speculative
+    "speculative-parameters": (
+        {"service": extra(speculative_algorithm="EAGLE", speculative_num_steps=3)},
+        {"service": extra(speculative_algorithm="NGRAM", speculative_num_draft_tokens=3)},
+    ),
+    "spec-v2-topk": (
+        {"service": SPECULATIVE | env(SGLANG_ENABLE_SPEC_V2="1"), "version": "0.5.9"},
+        {"service": SPECULATIVE, "version": "0.5.9"},
     ),
     # hardware
     "nccl-p2p": (
@@ -264,6 +270,15 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "version-check-skipped": (
         {"service": env(SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK="1")},
         {"service": env(SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK="0")},
+    ),
+    # kind
+    "no-generation": (
+        {"service": extra(is_embedding=True)},
+        {"model": KIMI},
+    ),
+    "half-a-server": (
+        {"service": extra(disaggregation_mode="prefill")},
+        {"service": extra(disaggregation_mode="null")},
     ),
     # serving
     "running-below-levels": (

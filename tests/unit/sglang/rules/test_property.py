@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from deployer.config.profile import Profile
+from deployer.sglang.flags.variables import spans
 from deployer.sglang.flags.versions import flag_table, known_versions
 from deployer.sglang.rules import Facts, GpuFacts, HostFacts, judge, model_shape
-from deployer.sglang.rules.environment import KNOWN
 from tests.unit.sglang.rules.builders import GIB, KIMI, facts, gpus
 
 FLAGS = sorted({name for version in known_versions() for name in flag_table(version.text).by_name})
@@ -29,7 +29,7 @@ WORDS = [
     "normal",
     "EAGLE",
 ]
-VARIABLES = (*KNOWN, "NCCL_P2P_DISABLE", "HF_HUB_OFFLINE", "CUDA_DEVICE_ORDER", "SGLANG_X")
+VARIABLES = (*sorted(spans())[::40], "NCCL_P2P_DISABLE", "HF_HUB_OFFLINE", "CUDA_DEVICE_ORDER", "SGLANG_X")
 SIZES = [
     "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size", "n_routed_experts",
     "moe_intermediate_size", "max_position_embeddings", "kv_lora_rank", "qk_rope_head_dim", "rope_scaling",

@@ -144,15 +144,20 @@ def wrapped() -> None:
         raise ValueError("the model's config cannot be used") from error
 
 
-def other_kind() -> None:
+def breakdown() -> None:
     raise AttributeError("'ServerArgs' object has no attribute 'x'")
+
+
+def other_kind() -> None:
+    raise RuntimeError("no network")
 
 
 @pytest.mark.parametrize(
     ("error", "verdict", "said"),
     [
         (wrapped, "refused", "the model's config cannot be used ['rope_type']"),
-        (other_kind, "unknown", "AttributeError: 'ServerArgs' object has no attribute 'x'"),
+        (breakdown, "refused", "AttributeError: 'ServerArgs' object has no attribute 'x'"),
+        (other_kind, "unknown", "RuntimeError: no network"),
     ],
 )  # fmt: skip
 def test_exceptions(error: Callable[[], None], verdict: str, said: str, heard: program.Warnings) -> None:
