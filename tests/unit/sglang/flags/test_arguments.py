@@ -114,8 +114,6 @@ def test_a_service_limits_profiles_that_say_nothing_themselves() -> None:
         ({"parallelism": {"tp": 8, "dp": 3, "dp_attention": True}}, "0.5.23", ["parallelism.dp", "divide tp = 8"]),
         ({"parallelism": {"nnodes": 2}}, "0.5.23", ["parallelism.nnodes", "one host"]),
         ({"pipeline": {"async_batch_depth": 2}}, "0.5.23", ["pipeline.async_batch_depth", "pp is 1"]),
-        ({"parallelism": {"tp": 8}, "moe": {"a2a_backend": "deepep"}}, "0.5.23",
-         ["moe.a2a_backend", "ep = tp = 8"]),
         ({"limits": {"max_running_requests": 4}, "pipeline": {"max_micro_batch_size": 8}}, "0.5.23",
          ["pipeline.max_micro_batch_size", "more than"]),
     ],
