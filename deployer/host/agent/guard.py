@@ -237,7 +237,9 @@ def guard(machine: Machine, name: str) -> int:
     while True:
         try:
             if not look(session, service):
-                return GUARD_DONE
+                with locked(machine):  # `transition.begin` may be about to write its record
+                    if transition_of(service) is None:
+                        return GUARD_DONE
         except Fail as failure:
             log(failure.as_json())
             if failure.code not in ("lease-held", "lease-lost"):

@@ -168,14 +168,13 @@ def begin(session: Session, args: Json, call: Call) -> Json:
         wanted = {key: value for key, value in wanted.items() if key != "exclusive"}
         transition.update(wanted, boot_id=machine.boot_id, updated=time.time())
         install(service)
-        machine.write_json(service.begun_path, {key: transition[key] for key in BEGUN})
-        machine.write_json(path, transition)
+        # Before the record, which so has a guard at every moment: it waits for our lock before it looks.
         machine.systemctl("reset-failed", guard, check=False)
         started = machine.systemctl("start", guard, check=False)
         if started.returncode:
-            if not earlier:
-                end_transition(service)
             raise Fail("guard", f"the guard does not start: {started.stderr.strip()}", unit=guard)
+        machine.write_json(service.begun_path, {key: transition[key] for key in BEGUN})
+        machine.write_json(path, transition)
     return {"transition": transition}
 
 
