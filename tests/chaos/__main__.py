@@ -48,12 +48,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no schedule after this time")
     parser.add_argument("--state", type=Path, default=Path("chaos.jsonl"), help="what came of each (%(default)s)")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="page whose table is replaced")
+    parser.add_argument("--blow", action="append", help="only schedules with this blow (may be repeated)")
     parser.add_argument("--only", type=int, help="carry this one out, whatever FILE has")
     options = parser.parse_args()
     known = [json.loads(line) for line in options.state.read_text().splitlines()] if options.state.exists() else []
     results = [item for item in known if item["seed"] == options.seed]
     done = {item["schedule"]["number"] for item in results}
     numbers = [options.only] if options.only is not None else [n for n in range(options.schedules) if n not in done]
+    if options.blow:
+        numbers = [number for number in numbers if schedule(options.seed, number).blow in options.blow]
     began = time.monotonic()
     host = hosts.up(SET, 1, settings=SETTINGS)[0]
     try:

@@ -15,9 +15,9 @@ SETTLED = {"live", "staged", "superseded", "failed", "abandoned", "interrupted",
 #: How the agent was started, as pgrep and pkill match it.
 AGENT = f"^[^ ]*python3 {' '.join(FLAGS)} -c import sys, zlib"
 _PROCESSES = r"""
-unit=$(systemctl show -P ControlGroup sglang-kimi.service)
+units=/sglang-[a-z]*\.service
 for pid in $(pgrep -f '[s]glang\.launch_server|^sglang::'); do
-    grep -q "$unit" "/proc/$pid/cgroup" 2>/dev/null || echo "$pid $(tr '\0' ' ' < /proc/$pid/cmdline | head -c 80)"
+    grep -q "$units" "/proc/$pid/cgroup" 2>/dev/null || echo "$pid $(tr '\0' ' ' < /proc/$pid/cmdline | head -c 80)"
 done
 """
 

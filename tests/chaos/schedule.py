@@ -27,6 +27,11 @@ BLOWS = (
     "admin disables the service",
     "admin masks the guard",
     "systemd re-executed",
+    "sshd killed",
+    "isolated to another target and back",
+    "disk full",
+    "disk read-only for a while",
+    "power cut, recovery killed again and again",
 )
 #: Blows after which the admin's own deed remains, until somebody says `converge`.
 ADMIN = tuple(blow for blow in BLOWS if blow.startswith("admin"))
@@ -41,10 +46,13 @@ class Schedule:
     fault: str | None
     blow: str
     at: str | float
+    neighbour: bool = False
+    """Whether another service runs beside it, which must not be touched."""
 
     def __str__(self) -> str:
         moment = self.at if isinstance(self.at, str) else f"{self.at:.1f} s"
-        return f"{self.number}: {self.change}{f' ({self.fault})' if self.fault else ''}, {self.blow} at {moment}"
+        words = f"{self.change}{f' ({self.fault})' if self.fault else ''}{', beside mini' * self.neighbour}"
+        return f"{self.number}: {words}, {self.blow} at {moment}"
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,4 +65,4 @@ def schedule(seed: int, number: int) -> Schedule:
     fault = drawn.choice(FAULTS) if change == "apply" else None
     steps = STEPS if fault else STEPS[:-1]
     at: str | float = round(drawn.uniform(0.2, 9.0), 1) if change == "converge" or drawn.random() < 0.4 else ""
-    return Schedule(number, change, fault, BLOWS[number % len(BLOWS)], at or drawn.choice(steps))
+    return Schedule(number, change, fault, BLOWS[number % len(BLOWS)], at or drawn.choice(steps), drawn.random() < 0.2)
