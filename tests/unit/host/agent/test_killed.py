@@ -153,7 +153,7 @@ def power_cut(site: Site) -> None:
 #: A change, and whether its candidate is no good.
 CHANGES = [("plain", False), ("plain", True), ("first", False), ("exclusive", False), ("exclusive", True)]
 #: Of how many effects one has its turn: all of them in `make fuzz`.
-STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE", "quick") != "quick" else 9
+STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE", "quick") != "quick" else 20
 
 
 @pytest.mark.parametrize("end", [Site.guard, power_cut], ids=["guard", "power cut"])
