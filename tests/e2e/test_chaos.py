@@ -1,4 +1,4 @@
-"""A few schedules of `make chaos`, chosen so that most of what heals a host has its turn."""
+"""Three schedules of `make chaos`, chosen so that most of what heals a host has its turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.e2e.conftest import Site
 SELECTION = {
     "apply, disk read-only for a while at switch": 17,
     "apply (garbage-output), power cut, recovery killed again and again at verify": 18,
-    "rollback, sshd killed at promote": 33,
     "apply, isolated to another target and back at switch": 34,
 }
 
