@@ -29,9 +29,13 @@ _NAMED = re.compile(r"""["']((?:SGLANG|SGL)_[A-Z0-9_]*[A-Z0-9])["']""")
 _DECLARED = re.compile(r"^\s+((?:SGLANG|SGL)_[A-Z0-9_]*[A-Z0-9])\s*=\s*_?\w*Env\w*\(", re.MULTILINE)
 
 
+#: Examples in SGLang's own docstrings.
+_EXAMPLES = frozenset({"SGLANG_NEW_NAME", "SGLANG_OLD_NAME"})
+
+
 def named(source: str) -> set[str]:
     """Return the variables of SGLang's that a module names."""
-    return {*_NAMED.findall(source), *_DECLARED.findall(source)}
+    return {*_NAMED.findall(source), *_DECLARED.findall(source)} - _EXAMPLES
 
 
 def of_wheel(path: Path) -> set[str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from deployer.sglang.rules.base import Hit, Theme
+from deployer.sglang.rules.base import Hit, Severity, Theme
 from deployer.sglang.rules.facts import Facts
 
 THEME = Theme("kind", "Kinds of servers")
 
-#: Architectures that SGLang serves without generation (0.5.12.post1:srt/configs/model_config.py:1473).
+#: Architectures that SGLang serves without generation (0.5.12.post1 and 0.5.23: srt/configs/model_config.py).
 _NO_GENERATION = re.compile(
     r"\w+For(Reward|SequenceClassification)\w*|LlamaEmbeddingModel|MistralModel|CLIPModel|BertModel|Contriever"
-    r"|XLMRobertaModel|InternLM2ForRewardModel"
+    r"|XLMRobertaModel|Qwen3Model|EmbeddingGemma2Model|Lfm2BidirectionalModel"
 )
 
 
@@ -34,4 +34,24 @@ def half_a_server(facts: Facts) -> Iterator[Hit]:
         yield Hit(f"{mode} is one half of a server: it answers no generation by itself", facts.at(option))
     for option in ("--encoder-only", "--language-only"):
         if facts.on(option):
-            yield Hit(f"{option} is one half of a server: it answers no generation by itself", facts.at(option))
+            # With its encoders named the language half seems to answer text; nobody has tried it with deployer.
+            severity = Severity.WARNING if facts.flag("--encoder-urls") else None
+            yield Hit(
+                f"{option} is one half of a server: it answers no generation by itself", facts.at(option), severity
+            )
+
+
+#: Flags with which a server does not answer what deployer asks, and why.
+_UNANSWERED = {
+    "--ssl-keyfile": "the server speaks HTTPS only, and deployer asks over HTTP on the host",
+    "--grpc-mode": "the server speaks gRPC and has no HTTP",
+    "--skip-tokenizer-init": "the server takes token ids only, and deployer's requests are text",
+    "--checkpoint-engine-wait-weights-before-ready": "the server waits for weights that somebody else sends",
+}
+
+
+@THEME.rule("cannot-be-asked")
+def cannot_be_asked(facts: Facts) -> Iterator[Hit]:
+    for option, why in _UNANSWERED.items():
+        if facts.flag(option) not in (None, False):
+            yield Hit(why, facts.at(option))

@@ -69,8 +69,14 @@ def judge(answer: Mapping[str, Any]) -> Asked:
     error = answer.get("error")
     if not error:
         return Asked("accepted", None, warnings, redact(dict(answer.get("resolved") or {})))
-    refused = error["kind"] == "usage" or (JUDGEMENTS | BREAKDOWNS) & set(error.get("bases") or ())
+    bases = set(error.get("bases") or ())
+    refused = error["kind"] == "usage" or JUDGEMENTS & bases or (BREAKDOWNS & bases and _its_own(answer, error))
     return Asked("refused" if refused else "unknown", redact(_reason(error)), warnings)
+
+
+def _its_own(answer: Mapping[str, Any], error: Mapping[str, Any]) -> bool:
+    """Whether SGLang breaks down by itself: not over a secret variable that the question lacks, nor in our own part."""
+    return answer.get("stage") != "done" and "environ" not in str(error.get("statement"))
 
 
 def _reason(error: Mapping[str, Any]) -> str:

@@ -280,6 +280,10 @@ CASES: Mapping[str, tuple[Case, Case]] = {
         {"service": extra(disaggregation_mode="prefill")},
         {"service": extra(disaggregation_mode="null")},
     ),
+    "cannot-be-asked": (
+        {"service": extra(skip_tokenizer_init=True)},
+        {"service": extra(skip_tokenizer_init=False)},
+    ),
     # serving
     "running-below-levels": (
         {"profile": {"limits": {"max_running_requests": 7}}},

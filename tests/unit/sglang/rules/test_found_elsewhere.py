@@ -77,6 +77,8 @@ def test_no_variable_is_suggested_that_a_version_lacks(version: str | None) -> N
         ("no-generation", {"profile": {"extra_args": {"is-embedding": True}}}),
         ("half-a-server", {"profile": {"extra_args": {"disaggregation-mode": "prefill"}}}),
         ("half-a-server", {"profile": {"extra_args": {"language-only": True}}}),
+        ("cannot-be-asked", {"service": extra(ssl_keyfile="/k", ssl_certfile="/c")}),
+        ("cannot-be-asked", {"service": extra(grpc_mode=True)}),
     ],
 )
 def test_what_cannot_become_ready_is_refused(rule: str, given: dict[str, Any]) -> None:
@@ -131,6 +133,10 @@ def test_what_breaks_the_hosts_own_sglang_is_an_objection(bases: list[str], verd
         "place": "srt/server_args.py:1592",
         "statement": "",
     }
-    asked = judge_answer({"error": error})
+    asked = judge_answer({"stage": "resolve", "error": error})
     assert asked.verdict == verdict
     assert "not supported between" in (asked.reason or "")
+    if verdict == "refused" and "AssertionError" not in bases:
+        assert judge_answer({"stage": "done", "error": error}).verdict == "unknown", "it is ours"
+        secret = {**error, "statement": 'token = os.environ["HF_TOKEN"]'}
+        assert judge_answer({"stage": "parse", "error": secret}).verdict == "unknown", "the server may have it"
