@@ -1,4 +1,4 @@
-# `make help` tells what there is. Nothing has to be installed first but python3 (3.11 or later), make and git.
+# `make help` lists what there is. Nothing has to be installed first but python3 (3.11 or later), make and git.
 
 VENV   ?= .venv
 PYTHON_ENV = $(VENV)/bin/python
@@ -26,7 +26,7 @@ demo-sglang: $(STAMP) rehearsal-programs ## the same with the real SGLang, on th
 	@$(if $(SUDO),$(SUDO) -v)
 	@$(PYTHON_ENV) -m deployer_rehearsal.demo sglang
 
-story: $(STAMP) rehearsal-programs ## the README's five profiles one after the other, compared: story.html
+story: $(STAMP) rehearsal-programs ## five profiles one after the other, compared: story.html
 	@$(if $(SUDO),$(SUDO) -v)
 	@$(PYTHON_ENV) -m deployer_rehearsal.demo story
 
