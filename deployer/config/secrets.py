@@ -124,7 +124,9 @@ def _from_command(command: list[str], where: str) -> str:
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a valid command"
-        raise ConfigError(f"{where}, which prints a secret, cannot be run: {reason}", remedy="check its path") from None
+        raise ConfigError(
+            f"{where}, which prints a secret, cannot be run: {reason}", remedy="install it, or correct its path"
+        ) from None
     if result.returncode != 0:
         raise ConfigError(
             f"{where}, which prints a secret, ended with status {result.returncode}",

@@ -95,7 +95,7 @@ def build_bundle(
     secrets = []
     if arguments.secret_config:
         argv += ["--config", str(folder / "config.yaml")]
-        text, in_config = _config_file(arguments, resolve)
+        text, in_config = _config_file(service.name, arguments, resolve)
         files["config.yaml"] = {"text": text, "mode": 0o600}
         secrets += in_config
     environment, hidden = _environment(service, profile, release, resolve)
@@ -179,7 +179,8 @@ def _environment(
     for name in sorted(variables):
         value = variables[name]
         if isinstance(value, Secret):
-            hidden[name] = resolve(value)
+            owner = f"services.{service.name}." if name in service.environment else f"profile {profile.name}: "
+            hidden[name] = _resolved(value, f"{owner}environment.{name}", resolve)
         else:
             shown[name] = value
     return shown, hidden
@@ -224,11 +225,19 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass")) + 9
 
 
-def _config_file(arguments: LaunchArguments, resolve: Callable[[Secret], str]) -> tuple[str, list[str]]:
+def _resolved(secret: Secret, place: str, resolve: Callable[[Secret], str]) -> str:
+    """Return a secret. Raise ConfigError with its place in the configuration if its source has none."""
+    try:
+        return resolve(secret)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.message}", remedy=error.remedy) from None
+
+
+def _config_file(service: str, arguments: LaunchArguments, resolve: Callable[[Secret], str]) -> tuple[str, list[str]]:
     """Return SGLang's --config file (flags without dashes, values as JSON, which YAML reads) and its secrets."""
     lines, values = [], []
     for key, secret in sorted(arguments.secret_config.items()):
-        value = resolve(secret)
+        value = _resolved(secret, f"services.{service}.{key.replace('-', '_')}", resolve)
         if not value.isascii() or not value.isprintable() or " " in value or value.startswith("-"):
             raise ConfigError(
                 f"the secret for {key} cannot be used: it must be printable ASCII without blanks, and not begin with -",

@@ -189,7 +189,7 @@ def render(
     if profile.parallelism.pp > 1 and DECODE_LOG.spellings[0][0] not in {option for option, *_ in matched}:
         out.add(DECODE_LOG, log_interval(profile.loop_size))
     argv, shown, wrong_values = extra.words(matched, out.remark)
-    out.problems += [Problem(("extra_args", key), text) for key, text in wrong + wrong_values]
+    out.problems += [Problem(extra.place(key, service), text) for key, text in wrong + wrong_values]
     out.problems += check_allowed(profile.verify.allow_changed, learned)
     notes = [table.note] if table.note else []
     notes += [f"{text}; the list for {table.title} may be incomplete, so SGLang itself decides" for text in out.remarks]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from deployer.config.inventory import ServiceConfig
 from deployer.config.wording import nearest, printable, shown, unknown
 from deployer.sglang.flags.versions import Flag, FlagTable, Version, history
 
@@ -31,6 +32,12 @@ def option_name(key: str) -> str | None:
     """Return the option for a key of [extra_args] (``mem_frac``: ``--mem-frac``); None if the key is not valid."""
     match = _NAME.fullmatch(key)
     return "--" + match[1].replace("_", "-") if match else None
+
+
+def place(key: str, service: ServiceConfig | None) -> tuple[str, ...]:
+    """Return the place of a key of [extra_args]: the service's table if it has it, because that wins."""
+    of_service = service is not None and key in service.extra_args
+    return ("services", service.name, "extra_args", key) if service and of_service else ("extra_args", key)
 
 
 def secret_looking(option: str, value: Any) -> bool:

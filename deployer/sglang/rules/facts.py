@@ -14,7 +14,7 @@ from deployer.config.profile import Profile, effective_bench, effective_profile
 from deployer.config.secrets import Secret
 from deployer.sglang.flags.arguments import LaunchArguments, render
 from deployer.sglang.flags.devices import rank_places, taken
-from deployer.sglang.flags.extra import option_name
+from deployer.sglang.flags.extra import option_name, place
 from deployer.sglang.flags.versions import FlagTable, Version, flag_table, parse_version
 from deployer.sglang.rules.shape import ModelShape
 
@@ -152,9 +152,9 @@ class Facts:
         """Return the value of an option in [extra_args]; None if it is not there."""
         return self.extra[option][1] if option in self.extra else None
 
-    def at(self, option: str) -> tuple[str, str]:
-        """Return the place of an option in [extra_args]."""
-        return ("extra_args", self.extra[option][0])
+    def at(self, option: str) -> tuple[str, ...]:
+        """Return the place of an option in [extra_args] of the profile or of the service."""
+        return place(self.extra[option][0], self.service)
 
     def on(self, option: str) -> bool:
         """Return whether a switch is turned on in [extra_args]."""

@@ -467,3 +467,19 @@ def test_folders_of_the_service_stay_writable_where_the_system_is_not() -> None:
     assert section(bundle(**places).unit, "Service")["ReadWritePaths"] == '"-/usr/local/kimi 100%%"\n-/etc/hub'
     for elsewhere in ("/srv/hub", "/usr2/hub"):
         assert "ReadWritePaths" not in section(bundle(hf_home=elsewhere).unit, "Service")
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"api_key": {"env": "NO_SUCH_VARIABLE_HERE"}}, "services.kimi.api_key: "),
+        ({"environment": {"HF_TOKEN": {"env": "NO_SUCH_VARIABLE_HERE"}}}, "services.kimi.environment.HF_TOKEN: "),
+    ],
+)
+def test_a_missing_secret_is_named_with_its_place(settings: dict[str, Any], place: str) -> None:
+    site = inventory(**settings)
+    profile = load_profile("tp8", profile_folders())
+    with pytest.raises(ConfigError) as caught:
+        build_bundle(site.service(), site.host("box"), profile, "0.5.9", "0001-tp8")
+    assert caught.value.message.startswith(place + "environment variable NO_SUCH_VARIABLE_HERE")
+    assert caught.value.remedy == "set environment variable NO_SUCH_VARIABLE_HERE"

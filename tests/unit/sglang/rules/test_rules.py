@@ -100,9 +100,9 @@ def test_a_place_with_an_error_of_a_rule_has_no_problem_of_rendering() -> None:
     report = judge(facts(service={"extra_args": {"mem-frac": 0.9, "frob": 1, "api-key": "x"}}))
     found = {(finding.rule, finding.place) for finding in report.blocking + report.of(Severity.ERROR)}
     assert found == {
-        ("abbreviated-flag", "extra_args.mem-frac"),
-        ("rendering", "extra_args.frob"),
-        ("secret-argument", "extra_args.api-key"),
+        ("abbreviated-flag", "services.kimi.extra_args.mem-frac"),
+        ("rendering", "services.kimi.extra_args.frob"),
+        ("secret-argument", "services.kimi.extra_args.api-key"),
     }
 
 
