@@ -186,7 +186,9 @@ def apply(
             raise UsageError(f"{plan_file} plans {saved.plan.profile}, not {profile}", remedy="leave out PROFILE")
         profile = saved.plan.profile
     if profile is None:
-        raise UsageError("apply needs a PROFILE", remedy="`deployer profiles` lists them; for example: apply tp8")
+        raise UsageError(
+            "apply needs a PROFILE", remedy="`deployer profiles` lists them; for example: deployer apply tp8"
+        )
     app.connect_ahead()
 
     def work(session: Session, reporter: Reporter) -> Outcome:

@@ -96,7 +96,7 @@ def _gpus(
         present = f"{host.name} shows {len(by_index)} ({', '.join(map(str, sorted(by_index)))})"
         yield Objection(
             "gpu-missing",
-            f"GPU {', '.join(map(str, missing))} is not there; {present}",
+            f"{_named(missing)} not there; {present}",
             "see `nvidia-smi -L` and `dmesg | grep Xid` on the host",
         )
     needed, places = _layout(release)
@@ -137,17 +137,22 @@ def _held(
             holders.setdefault(_service_of(process.unit), []).append(process)
     for owner, processes in holders.items():
         amount = sum(process.memory or 0 for process in processes)
-        numbers = sorted({str(process.gpu) for process in processes})
+        numbers = sorted({process.gpu for process in processes})
         alone = len({process.pid for process in processes}) == 1
         yield Objection(
             "gpu-held",
-            f"GPU {', '.join(numbers)} {'is' if len(numbers) == 1 else 'are'} in use: "
+            f"{_named(numbers)} in use: "
             f"{_described(processes, observed.units)} {'holds' if alone else 'hold'}"
             + (f" {amount / 1024**3:.1f} GiB" if amount else " memory"),
-            "that is another service of deployer's: give the two different GPUs, or declare exclusive_with"
+            "that is another service of deployer's: give each its own GPUs, or declare exclusive_with"
             if _deployed(owner, observed.units)
             else f"{_ending(owner, processes)}, or give the service other GPUs",
         )
+
+
+def _named(gpus: Sequence[int | str]) -> str:
+    """Return GPUs as the beginning of a sentence about them: ``GPUs 0, 1 are``."""
+    return f"GPU {gpus[0]} is" if len(gpus) == 1 else f"GPUs {', '.join(map(str, gpus))} are"
 
 
 def _making_room(service: ServiceConfig) -> set[str]:
@@ -179,21 +184,29 @@ def _ending(unit: str | None, processes: Sequence[GpuProcess | Listener]) -> str
 
 
 def _described(processes: Sequence[GpuProcess | Listener], units: Mapping[str, UnitOwner]) -> str:
-    """Return processes in words, each once, with their unit and whether systemd starts it again."""
-    texts = []
+    """Return processes in words, those of one name and unit together, and whether systemd starts the unit again."""
+    alike: dict[tuple[str | None, str | None], dict[int, None]] = {}
     for item in processes:
-        owner = units.get(item.unit or "")
-        if item.pid is None:
-            texts.append("a process that cannot be seen from here")
-        else:
-            texts.append(described(item.pid, item.comm, item.unit, owner.restart if owner else ""))
-    return ", ".join(dict.fromkeys(texts))
+        if item.pid is not None:
+            alike.setdefault((item.comm, item.unit), {})[item.pid] = None
+    texts = [
+        described(pid, comm, unit, units[unit].restart if unit and unit in units else "", others=others)
+        for (comm, unit), (pid, *others) in alike.items()
+    ]
+    if any(item.pid is None for item in processes):
+        texts.append("a process that cannot be seen from here")
+    return ", ".join(texts)
 
 
 def _bench(observed: HostState, service: ServiceConfig, release: Release | None) -> Iterator[Objection]:
-    """A benchmark that cannot be run is noticed now, not after the old server was stopped."""
+    """A benchmark that cannot be run is noticed now, not after the old server was stopped.
+
+    Without an engine there is no telling where it could run; `installation` objects to that.
+    """
+    if observed.engine is None or not observed.engine.exists:
+        return
     place = str((release.requested.bench if release else {}).get("place") or service.bench.place)
-    has_httpx = bool(observed.engine and observed.engine.httpx)
+    has_httpx = bool(observed.engine.httpx)
     endpoint = Endpoint(service.name, service.bind, service.port)
     try:
         choose_place(Target.of(service, endpoint), place, has_httpx=has_httpx)
@@ -226,7 +239,7 @@ def _port(service: ServiceConfig, state: ServiceState, units: Mapping[str, UnitO
         yield Objection(
             "port-taken",
             f"port {service.port} is already answered by {_described([listener], units)} on {listener.address}",
-            "that is another service of deployer's: give the two different ports, or declare exclusive_with"
+            "that is another service of deployer's: give each its own port, or declare exclusive_with"
             if _deployed(owner, units)
             else f"{_ending(owner, [listener])}, or give the service another port; "
             "SGLang would load the whole model and then hang",

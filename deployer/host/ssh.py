@@ -180,8 +180,12 @@ def open_connection(config: Destination) -> Connection:
                 f"identity_file {config.identity_file} of host {config.name} is not a private key: {error}",
                 remedy="name the private key, not its .pub",
             ) from error
+        unnamed = isinstance(error, socket.gaierror)
         raise HostUnreachable(
-            f"{where} cannot be reached: {reason(error)}", remedy="check address, port, network and sshd"
+            f"{where} cannot be reached: {reason(error)}",
+            remedy=f"correct hosts.{config.name}.address in the inventory, or the machine's DNS"
+            if unnamed
+            else f"check hosts.{config.name}.address and port in the inventory, the network, and sshd on the host",
         ) from error
     for hop in chain(connection):
         hop.transport.set_keepalive(config.keepalive)

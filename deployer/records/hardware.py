@@ -5,6 +5,7 @@ Sizes are bytes; a percentage is 0 to 100.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from deployer.records.codec import Json, Record
@@ -31,10 +32,12 @@ class UnitOwner(Record):
     release: str | None = None
 
 
-def described(pid: int, comm: str | None, unit: str | None, restart: str = "") -> str:
-    """Return a process in words, with its unit and what that does when the process ends."""
+def described(pid: int, comm: str | None, unit: str | None, restart: str = "", *, others: Sequence[int] = ()) -> str:
+    """Return a process (with ``others``, all of its kind) in words, with its unit and whether that starts it again."""
     policy = f", Restart={restart}" if restart else ""
-    return f"{comm or 'a process'} (pid {pid}{f', {unit}{policy}' if unit else ''})"
+    what = f"{len(others) + 1} x {comm or 'process'}" if others else comm or "a process"
+    pids = f"pids {', '.join(map(str, (pid, *others)))}" if others else f"pid {pid}"
+    return f"{what} ({pids}{f', {unit}{policy}' if unit else ''})"
 
 
 @dataclass(frozen=True, slots=True)

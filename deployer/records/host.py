@@ -50,7 +50,7 @@ class Lease(Tolerant):
 
     def __str__(self) -> str:
         what = f"in use for {self.service}" if self.service else "in use"
-        since = f", since {age(self.held_for)} ago" if self.held_for else ""
+        since = f", begun {age(self.held_for)} ago" if self.held_for else ""
         step = f", at the step '{self.step}'" if self.step else ""
         end = f"the lease ends in {age(self.expires_in)} if nothing more is heard of them"
         return f"{what} by {self.owner}{since}{step}; {end}"

@@ -66,7 +66,7 @@ def _service(checked: Sequence[CheckedProfile], brief: bool) -> list[RenderableT
     """One service: what holds for all of its profiles once, then each profile with what is its own."""
     one = checked[0]
     version = f"SGLang {one.version}" if one.version else "SGLang's version is unknown"
-    version += "" if one.version == one.flags_of else f": by the flags of {one.flags_of}"
+    version += "" if one.version == one.flags_of else f"; judged by the flags of {one.flags_of}"
     parts: list[RenderableType] = [
         Text.from_markup(f"[bold]{escape(one.service)}[/bold] [dim]({escape(version)})[/dim]")
     ]
@@ -94,7 +94,8 @@ def _unasked(checked: Sequence[CheckedProfile], on_host: bool) -> list[Renderabl
     lacking = {rule: needs for item in checked for rule, needs in item.unasked.items()}
     if not lacking:
         return []
-    facts = ", ".join(sorted({str(need) for needs in lacking.values() for need in needs}))
+    *first, last = sorted({str(need) for needs in lacking.values() for need in needs})
+    facts = f"{', '.join(first)} and {last}" if first else last
     way = "the host does not report them" if on_host else "--on-host reads them from the host"
     return [Text(f"{count_of(len(lacking), 'rule')} not applied for lack of {facts}; {way}", style="dim")]
 

@@ -27,8 +27,8 @@ def both_live(site: Site, first: str, second: str) -> None:
     two(site, first, second)
     for service in ("kimi", "mini"):
         assert site.json("apply", "tp2", "--yes", "-s", service)["outcome"] == "live"
-    assert looked(site, "kimi")["gpu-shared"] == "only the service's processes are on GPU [0, 1]"
-    assert looked(site, "mini")["gpu-shared"] == "only the service's processes are on GPU [2, 3]"
+    assert looked(site, "kimi")["gpu-shared"] == "only the service's processes are on GPUs 0, 1"
+    assert looked(site, "mini")["gpu-shared"] == "only the service's processes are on GPUs 2, 3"
 
 
 def test_two_may_have_their_own_places_in_one_list(site: Site) -> None:

@@ -67,7 +67,7 @@ class Checkup:
 def examine(evidence: Evidence) -> Checkup:
     """Look for every symptom."""
     names = {
-        "live": evidence.profile,
+        "live": evidence.profile if evidence.record else "PROFILE",
         "profile": evidence.other_profile(lambda profile: profile.cuda_graph.enabled) or "PROFILE",
         "number": str(evidence.record.number if evidence.record and evidence.record.number else "N"),
     }

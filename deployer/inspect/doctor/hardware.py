@@ -113,7 +113,7 @@ def gpu_shared(e: Evidence) -> Answer:
         if process.gpu in own and process.pid not in pids and process.unit != unit_name(e.service)
     ]
     if not others:
-        return Absent(f"only the service's processes are on GPU {sorted(own)}")
+        return Absent(f"only the service's processes are on GPUs {', '.join(map(str, sorted(own)))}")
     evidence = tuple(
         f"GPU {process.gpu}: {_name(e, process)} (pid {process.pid}, {process.unit or 'no unit'})"
         + (f" holds {process.memory / GIB:.1f} GiB" if process.memory else "")

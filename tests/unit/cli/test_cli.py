@@ -287,7 +287,7 @@ def test_check_of_one_service_and_of_one_host(
     assert run(["-i", str(inventory), "check", "tp1", "--host", "b", "--sglang", "0.5.13"]) == 0
     shown = capsys.readouterr().out
     assert "could not judge it: no torch" in shown
-    assert "SGLang 0.5.13: by the flags of 0.5.12.post1" in shown
+    assert "SGLang 0.5.13; judged by the flags of 0.5.12.post1" in shown
     for wrong, near in (("c", "no service"), ("bb", "no host")):
         assert run(["-i", str(inventory), "check", "tp1", "--host", wrong]) == 2
         assert near in capsys.readouterr().err

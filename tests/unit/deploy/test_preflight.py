@@ -112,12 +112,11 @@ def test_whoever_holds_gpus_is_named_with_unit_and_policy_and_ended_with_one_com
     instead = ", or give the service other GPUs"
     assert [(item.message, item.remedy) for item in found] == [
         (
-            "GPU 0, 1 are in use: python (pid 70, sglang.service, Restart=always), "
-            "python (pid 71, sglang.service, Restart=always) hold 10.0 GiB",
+            "GPUs 0, 1 are in use: 2 x python (pids 70, 71, sglang.service, Restart=always) hold 10.0 GiB",
             "run `systemctl stop sglang.service` on the host" + instead,
         ),
         (
-            "GPU 1, 2 are in use: jupyter (pid 80, user@1000.service, Restart=no), "
+            "GPUs 1, 2 are in use: jupyter (pid 80, user@1000.service, Restart=no), "
             "python (pid 81, session-3.scope), a process (pid 82) hold 1.0 GiB",
             "run `kill 80 81 82` on the host" + instead,
         ),
@@ -127,7 +126,7 @@ def test_whoever_holds_gpus_is_named_with_unit_and_policy_and_ended_with_one_com
         ),
         (
             "GPU 4 is in use: python (pid 91, sglang-other.service, Restart=on-failure) holds 1.0 GiB",
-            "that is another service of deployer's: give the two different GPUs, or declare exclusive_with",
+            "that is another service of deployer's: give each its own GPUs, or declare exclusive_with",
         ),
     ]
 
@@ -138,7 +137,7 @@ def test_whoever_holds_gpus_is_named_with_unit_and_policy_and_ended_with_one_com
         ("nc.service", "`systemctl stop nc.service`"),
         ("a\\x2db.service", "`systemctl stop 'a\\x2db.service'`"),
         ("sglang-byhand.service", "`systemctl stop sglang-byhand.service`"),
-        ("sglang-other.service", "another service of deployer's: give the two different ports"),
+        ("sglang-other.service", "another service of deployer's: give each its own port"),
         ("session-3.scope", "`kill 99`"),
         ("user@1000.service", "`kill 99`"),
         (None, "`kill 99`"),
@@ -215,7 +214,7 @@ def test_all_objections_are_reported_not_the_first() -> None:
         disk_free=0,
         gpus=None,
     )
-    assert codes(observed) == ["engine-missing", "no-gpus", "no-benchmark", "port-taken", "disk-full"]
+    assert codes(observed) == ["engine-missing", "no-gpus", "port-taken", "disk-full"]
 
 
 def test_a_drop_in_refuses_only_if_it_decides_what_runs() -> None:

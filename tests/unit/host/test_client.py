@@ -152,7 +152,7 @@ def test_the_hosts_refusals_in_the_operators_words(code: str, kind: type[Excepti
     assert type(error) is kind
     if kind is LeaseHeld:
         assert error.message == (
-            "gpu1 is in use for kimi by ann@desk (apply, pid 3), since 3 min ago, at the step 'bench'; "
+            "gpu1 is in use for kimi by ann@desk (apply, pid 3), begun 3 min ago, at the step 'bench'; "
             "the lease ends in 12 s if nothing more is heard of them"
         )
 
