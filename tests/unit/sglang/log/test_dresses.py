@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from deployer.sglang.log.diagnosis import diagnose
 from deployer.sglang.log.encoding import text_of
+from deployer.sglang.log.fronts import _OWN
 from deployer.sglang.log.text import read
 from tests.unit.sglang.log.builders import QUIT, trace, until
 
@@ -155,6 +156,7 @@ def test_the_cause_is_the_same_in_every_dress(dress: str, signature: str) -> Non
 
 #: Any text that does not look like a part of a log itself.
 PREFIXES = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=30)
+PREFIXES = PREFIXES.filter(lambda text: not _OWN.search(text) and not text.startswith('{"'))
 
 
 @settings(deadline=None, max_examples=60)
