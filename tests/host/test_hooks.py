@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +23,11 @@ from deployer.records.host import Transition
 from deployer.records.outcome import Outcome
 from deployer.records.step import Step
 from tests.fakes.host import FakeHost, FakeWorld
+from tests.fakes.receiver import Receiver, receiving
+from tests.fakes.reporter import Warnings
 from tests.unit.deploy.test_apply import LIVE, TP2, Agreed, engine, live_copy, restored, session
 
 FACTS = HookFacts("after_restore", "kimi", "gpu1", "0001-tp1", "tp1", "0002-tp2", 1.0, "a@b", "it died", True)
-
-
-class Warnings(Reporter):
-    """Keeps what the user should act on."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.texts.append(text)
 
 
 @pytest.fixture
@@ -167,61 +157,32 @@ def test_a_program_has_its_time_and_may_ignore_its_input(tmp_path: Path) -> None
     assert "cannot be run" in (run_hooks(missing, FACTS, Reporter()) or "")
 
 
-class Receiver(ThreadingHTTPServer):
-    """Answers with the given codes in turn, and keeps what it gets."""
-
-    def __init__(self, codes: list[int]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.codes, self.requests = codes, list[tuple[Any, Any]]()
-
-
-class Handler(BaseHTTPRequestHandler):
-    """The receiver's side of one connection."""
-
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append((dict(self.headers), body))
-        self.send_response(self.server.codes.pop(0))
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setattr(hooks_module, "PAUSE", 0.01)
-    server = Receiver([])
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with receiving() as server:
+        yield server
 
 
 def webhook(server: Receiver, **more: Any) -> Hooks:
-    return Hooks.model_validate({"webhook": {"url": f"http://127.0.0.1:{server.server_port}/x", **more}})
+    return Hooks.model_validate({"webhook": {"url": f"{server.url}/x", **more}})
 
 
 def test_the_webhook_gets_the_facts_and_the_secret_and_is_tried_again(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_SECRET", "s3cret")
-    receiver.codes = [503, 200]
+    receiver.statuses = [503, 200]
     reporter = Warnings()
     assert run_hooks(webhook(receiver, header="X-Key", secret={"env": "HOOK_SECRET"}), FACTS, reporter) is None
     assert reporter.texts == []
-    assert [headers["X-Key"] for headers, _ in receiver.requests] == ["s3cret"] * 2
-    assert receiver.requests[-1][1] == FACTS.as_json()
+    assert [headers["X-Key"] for _, headers, _ in receiver.requests] == ["s3cret"] * 2
+    assert receiver.requests[-1][2] == FACTS.as_json()
 
 
 @pytest.mark.parametrize(("codes", "calls"), [([500] * 3, 3), ([404], 1), ([429] * 3, 3)])
 def test_a_webhook_that_fails_is_reported_and_never_refuses(receiver: Receiver, codes: list[int], calls: int) -> None:
-    receiver.codes = list(codes)
+    receiver.statuses = list(codes)
     reporter = Warnings()
     assert run_hooks(webhook(receiver), FACTS, reporter) is None
     assert len(receiver.requests) == calls
@@ -229,10 +190,10 @@ def test_a_webhook_that_fails_is_reported_and_never_refuses(receiver: Receiver, 
 
 
 def test_slack_gets_a_sentence(receiver: Receiver) -> None:
-    receiver.codes = [200]
+    receiver.statuses = [200]
     run_hooks(webhook(receiver, format="slack"), FACTS, Reporter())
     sentence = "kimi on gpu1: after restore of 0001-tp1 (before: 0002-tp2); serving: it died"
-    assert receiver.requests[0][1] == {"text": sentence}
+    assert receiver.requests[0][2] == {"text": sentence}
 
 
 def test_other_moments_do_not_call_it(receiver: Receiver) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from deployer.host.agent.base import Fail
 from deployer.host.agent.outward import Outward
 from deployer.records.hook import HostHooks, HostWebhook
+from tests.fakes.receiver import Receiver, receiving
 from tests.host.host_contract import SERVICE, Place, deploying, observe, stop
 from tests.patience import until
 
@@ -20,48 +18,10 @@ SECRET = "s3cr3t-of-the-receiver"
 FOLDER = "/var/lib/textfile"
 
 
-class Receiver(ThreadingHTTPServer):
-    """A webhook's receiver: keeps what it gets, answers in turn, and calls ``meanwhile`` before it answers."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.statuses: list[int] = []
-        self.requests: list[tuple[str, dict[str, str], Any]] = []
-        self.meanwhile: Callable[[], None] = lambda: None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.meanwhile()
-        self.server.requests.append((self.path, dict(self.headers), body))
-        self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
-        self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A receiver on the loopback address, which practice hosts share."""
-    server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with receiving() as server:
+        yield server
 
 
 def test_what_the_guard_took_back_is_told_once_and_the_secret_shows_nowhere(place: Place, receiver: Receiver) -> None:

@@ -14,19 +14,10 @@ from deployer.deploy.apply import apply
 from deployer.deploy.reporter import Reporter
 from deployer.records.outcome import Outcome
 from tests.fakes.host import FakeWorld
+from tests.fakes.reporter import Warnings
 from tests.unit.deploy.test_apply import TP2, Agreed, engine, live_copy, session
 
 WEBHOOK = {"url_secret": {"env": "HOOK_URL"}, "header": "X-Key", "secret": {"env": "HOOK_SECRET"}}
-
-
-class Warnings(Reporter):
-    """Keeps what the user should act on."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.texts.append(text)
 
 
 @pytest.fixture

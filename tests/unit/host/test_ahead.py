@@ -96,7 +96,7 @@ def test_what_nobody_asked_for_in_a_month_is_forgotten(files: list[Path]) -> Non
 
 
 def place_of(destination: Destination) -> Place:
-    return Place(destination, "127.0.0.1", 30000, (state_of(Path("/none")),))
+    return Place(destination, "127.0.0.1", 30000, {"/none": state_of("/none")})
 
 
 def test_health_is_requested_with_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:

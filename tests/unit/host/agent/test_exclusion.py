@@ -71,6 +71,17 @@ def test_it_is_recorded_before_it_is_done(operator: Operator, idle: FakeService,
     assert (last["op"], last["args"]) == ("unit.exclude", {"by": "kimi"})
 
 
+def left_to(by: str, operator: Operator, machine: FakeMachine, idle: FakeService) -> None:
+    """The change is left to the guard, or by a power cut to recovery."""
+    if by == "guard":
+        idle.end()
+        operator.leave()
+        assert guard.look(guard.OwnOperator(machine), idle)
+    else:
+        machine.reboot()
+        assert guard.recover(machine, "kimi") == 0
+
+
 @pytest.mark.parametrize("by", ["operator", "guard", "recover"])
 def test_whoever_goes_back_brings_it_back(
     operator: Operator, machine: FakeMachine, idle: FakeService, mini: FakeService, by: str
@@ -81,13 +92,8 @@ def test_whoever_goes_back_brings_it_back(
         answer = operator("converge", start=True)
         assert (answer["started"], answer["serving"]) == (False, False)
         assert [(item["service"], item["started"]) for item in answer["returned"]] == [("mini", True)]
-    elif by == "guard":
-        idle.end()
-        operator.leave()
-        assert guard.look(guard.OwnOperator(machine), idle)
     else:
-        machine.reboot()
-        assert guard.recover(machine, "kimi") == 0
+        left_to(by, operator, machine, idle)
     assert (seen(mini), seen(idle)) == (ON, OFF)
     assert idle.transition() is None
     assert idle.candidate is None
@@ -132,13 +138,8 @@ def test_a_damaged_record_does_not_lose_who_made_room(
         operator("converge", start=True)
     elif by == "operator":
         operator("converge", start=True)
-    elif by == "guard":
-        idle.end()
-        operator.leave()
-        assert guard.look(guard.OwnOperator(machine), idle)
     else:
-        machine.reboot()
-        assert guard.recover(machine, "kimi") == 0
+        left_to(by, operator, machine, idle)
     assert (seen(mini), seen(idle)) == (ON, OFF)
     assert not Path(idle.begun_path).exists()
 
