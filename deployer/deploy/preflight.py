@@ -201,7 +201,7 @@ def _described(processes: Sequence[GpuProcess | Listener], units: Mapping[str, U
 def _bench(observed: HostState, service: ServiceConfig, release: Release | None) -> Iterator[Objection]:
     """A benchmark that cannot be run is noticed now, not after the old server was stopped.
 
-    Without an engine there is no telling where it could run; `installation` objects to that.
+    Where it could run depends on the engine; if that is missing, `installation` objects.
     """
     if observed.engine is None or not observed.engine.exists:
         return

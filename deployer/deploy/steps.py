@@ -110,7 +110,7 @@ class Steps:
         return run_hooks(self.session.service.hooks, facts, self.reporter)
 
     def _after(self, event: str) -> None:
-        """Run the hooks of a moment that is over, once: a step that is done again is no second moment."""
+        """Run the hooks of a moment that is over, once: they do not run again when its step is repeated."""
         if event in self._over:
             return
         self._over.add(event)

@@ -1,4 +1,4 @@
-"""What the guard and recovery did is told to others: an admin's program on the host, and a webhook.
+"""Tells an admin's program on the host, and a webhook, what the guard, recovery or assessment did.
 
 `notify` leaves a notice in memory and starts the notifier, a unit of its own that waits for the network: a receiver
 that is slow, or a boot that has no network yet, holds nobody up. What is told, and to whom, is in ``hooks.json``. It

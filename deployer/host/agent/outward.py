@@ -16,7 +16,7 @@ class Outward:
     def post(self, url: str, body: Mapping[str, Any], headers: Dict[str, str], timeout: float) -> int:
         """Post JSON and return the status of the answer. A redirection is not followed: it may lead anywhere.
 
-        Raise Fail ``http`` if there is no answer. It never repeats the URL, which can be a secret, nor a header.
+        Raise Fail ``http`` if nothing answers. Its message has neither the URL, which can be a secret, nor a header.
         """
         from http.client import HTTPException  # here, because most agents call nobody
         from urllib.error import HTTPError
