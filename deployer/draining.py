@@ -21,6 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+#: Seconds that a server has to say how many requests are in flight.
+COUNT_TIMEOUT = 3.0
+
 
 def cannot_refuse(argv: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return why a server with this command line cannot refuse new requests while it drains; empty if it can."""

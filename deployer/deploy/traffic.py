@@ -6,14 +6,11 @@ from dataclasses import replace
 
 from deployer import metrics
 from deployer.deploy.session import Session
-from deployer.draining import cannot_refuse
+from deployer.draining import COUNT_TIMEOUT, cannot_refuse
 from deployer.errors import AgentError
 from deployer.records.endpoint import Endpoint
 from deployer.records.host import ServiceState
 from deployer.records.outcome import Plan, Traffic
-
-#: Seconds that a server has to say how many requests it has.
-TIMEOUT = 3.0
 
 
 def with_traffic(session: Session, plan: Plan, state: ServiceState) -> Plan:
@@ -45,7 +42,7 @@ def requests_in_flight(session: Session, endpoint: Endpoint) -> int | None:
 
     def get(path: str) -> str:
         try:
-            answer = session.client.http("GET", path, endpoint, timeout=TIMEOUT)
+            answer = session.client.http("GET", path, endpoint, timeout=COUNT_TIMEOUT)
         except AgentError as error:
             if error.code != "http":
                 raise

@@ -41,8 +41,8 @@ class Place(Record):
     destination: Destination
     address: str
     port: int
-    files: tuple[str, ...]
-    """The state of each file that was read, see `state_of`."""
+    files: dict[str, tuple[int, ...]]
+    """The state of each file that was read, by its path; see `state_of`."""
 
     @property
     def health(self) -> dict[str, Any]:
@@ -67,13 +67,13 @@ class Memory:
         with suppress(OSError, ValueError, BadRecord):
             if self._path is not None and self._path.stat().st_uid == os.geteuid():
                 place = Place.from_json(json.loads(self._path.read_bytes()))
-                if all(state_of(Path(json.loads(item)[0])) == item for item in place.files):
+                if all(state_of(path) == state for path, state in place.files.items()):
                     self._known = place
         return self._known
 
     def keep(self, destination: Destination, address: str, port: int, files: Sequence[Path]) -> None:
         """Remember the place that ``files`` led to. Nothing depends on it, so nothing is said if that fails."""
-        place = Place(destination, address, port, tuple(state_of(path) for path in files))
+        place = Place(destination, address, port, {str(path): state_of(path) for path in files})
         if self._path is None or place == self._known:
             return
         with suppress(OSError):
@@ -85,13 +85,13 @@ class Memory:
             os.replace(file.name, self._path)
 
 
-def state_of(path: Path) -> str:
-    """Return what tells whether a file is still the same: its path, and when, how large and which file it is."""
+def state_of(path: Path | str) -> tuple[int, ...]:
+    """Return what tells whether a file is still the same: its times, size and number; nothing if it is not there."""
     try:
         status = os.stat(path)
     except OSError:
-        return json.dumps([str(path)])
-    return json.dumps([str(path), status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino])
+        return ()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def forget_old(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from deployer.notice import sentence
 from deployer.records.codec import Record, named
 
 
@@ -27,10 +26,6 @@ class HookFacts(Record):
     serving: bool | None = None
     side: str = "operator"
     schema: int = named("schema", default=1)
-
-    def sentence(self) -> str:
-        """Return the moment in one line, for people."""
-        return sentence(self.as_json())
 
 
 @dataclass(frozen=True, slots=True)

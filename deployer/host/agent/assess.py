@@ -21,7 +21,7 @@ from .exclusion import declared, refuse_rivals
 from .files import Shape, read_text
 from .gauges import count
 from .gpus import await_gpus
-from .guard import OwnOperator, Renewing, guard, left_by_a_guard, log, transition_of
+from .guard import TAKEN_OVER, OwnOperator, Renewing, guard, left_by_a_guard, log, transition_of
 from .lease import audit, holder, lease_view, locked, read_lease
 from .machine import Machine, is_down, is_up
 from .notify import notify
@@ -42,7 +42,7 @@ SETTLED = ("healthy", "fell-back", "failed", "left")
 #: The record's ``tried``.
 TRIED: Shape = {"from": str, "to": str, "t": (int, float), "why": str}
 #: Refusals by which somebody else decides.
-OTHERS = ("left", "on-hold", "excluded", "lease-held", "lease-lost")
+OTHERS = ("left", "on-hold", "excluded", *TAKEN_OVER)
 
 
 def not_ours(service: Service, live: Optional[str]) -> str:
@@ -230,7 +230,7 @@ class Assessment:
             call.sleep(POLL)
 
     def start_again(self, call: Call, live: str, wrong: str) -> str:
-        """Start the live release once more, now that its GPUs are there; say what is wrong if that is no help."""
+        """Start the live release again, now that its GPUs are there; say what is wrong if it still does not come up."""
         self.acquire(call, f"{live} did not come up ({wrong}), and its GPUs came late")
         args: Json = {"service": self.service.name, "port": self.service.port(), "start": True}
         args.update(restart=["the GPUs came late"], await_ready=False)

@@ -6,7 +6,7 @@ import contextlib
 import signal
 from typing import Optional
 
-from deployer.draining import cannot_refuse
+from deployer.draining import COUNT_TIMEOUT, cannot_refuse
 from deployer.metrics import requests_in_flight
 from deployer.reach import reachable
 
@@ -16,7 +16,6 @@ from .machine import Machine
 from .service import Service
 
 MARGIN = 2.0  # seconds before systemd would kill it, within which what is left is cut off
-TIMEOUT = 3.0  # seconds for it to say how many requests it has
 NOTICE = 5.0  # seconds for a server to stop listening; a second signal before that would be lost
 
 
@@ -25,7 +24,7 @@ def counted(machine: Machine, address: str, port: int) -> Optional[int]:
 
     def get(path: str) -> str:
         with contextlib.suppress(Fail):
-            answer = machine.http(address, port, path, TIMEOUT)
+            answer = machine.http(address, port, path, COUNT_TIMEOUT)
             return str(answer["body"]) if answer["status"] == 200 else ""
         return ""
 
@@ -35,8 +34,9 @@ def counted(machine: Machine, address: str, port: int) -> Optional[int]:
 class Drain:
     """The requests of one server, from before its stop to their end.
 
-    One that can refuse new requests (`deployer.draining`) is told to at its stop, and has ``seconds`` from then on;
-    what is under way after that is cut off. Any other is waited for before its stop, and goes on taking new ones.
+    A server that can refuse new requests (`deployer.draining`) does so from its stop on. The requests under way then
+    have ``seconds`` to end, and are cut off after that. Any other server keeps taking new ones, so deployer waits for
+    it before its stop.
     """
 
     def __init__(self, session: Session, call: Call, service: Service, port: int, seconds: float) -> None:

@@ -242,7 +242,7 @@ def guard(machine: Machine, name: str) -> int:
                         return GUARD_DONE
         except Fail as failure:
             log(failure.as_json())
-            if failure.code not in ("lease-held", "lease-lost"):
+            if failure.code not in TAKEN_OVER:
                 machine.sleep(AGAIN)
         except OSError as error:  # a disk that is full or broken; it may recover, and nobody else is here
             log({"code": "os-error", "message": str(error)})

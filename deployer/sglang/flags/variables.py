@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from deployer.sglang.flags.versions import Version, parse_version
 
@@ -15,12 +16,16 @@ _RENAMING = "0.5.5"
 
 
 @cache
+def _document() -> Any:
+    return json.loads(_DATA.read_text(encoding="utf-8"))
+
+
+@cache
 def spans() -> Mapping[str, tuple[Version, Version]]:
     """Return each variable with the first and the last known version that reads it."""
-    document = json.loads(_DATA.read_text(encoding="utf-8"))
     return {
         name: (parse_version(span["first"]), parse_version(span["last"]))
-        for span in document["spans"]
+        for span in _document()["spans"]
         for name in span["names"]
     }
 
@@ -28,7 +33,7 @@ def spans() -> Mapping[str, tuple[Version, Version]]:
 @cache
 def known_versions() -> tuple[Version, ...]:
     """Return the versions whose sources were read, ascending."""
-    return tuple(parse_version(text) for text in json.loads(_DATA.read_text(encoding="utf-8"))["versions"])
+    return tuple(parse_version(text) for text in _document()["versions"])
 
 
 @cache

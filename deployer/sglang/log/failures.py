@@ -304,11 +304,7 @@ class Search(IndexedLog):
         here, cause = self.here(self.phase_of(trace)), _innermost(trace)[:500]
         part = component(trace.text, trace.rank)
         search = tracker_search(cause, trace.origin)
-        remedy = (
-            f"{part}; no remedy is known. Search the tracker: {search}"
-            if part
-            else f"no remedy is known. Search the tracker: {search}"
-        )
+        remedy = f"{f'{part}; ' if part else ''}no remedy is known. Search the tracker: {search}"
         return Cause(UNKNOWN, here, cause, remedy, lines, None, numbers, trace.rank, "", part, search)
 
     def here(self, phase: str) -> str | None:

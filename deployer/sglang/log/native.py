@@ -31,7 +31,7 @@ _ERRORS = re.compile(
 )
 #: Compilers: they say why, and the program that called them fails.
 _COMPILER = re.compile(
-    r"\.(?:cuh?|cpp|cc|c|h|hpp|cuh)(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal )?error\b|^ninja: (?:error|fatal|build stopped)"
+    r"\.(?:cuh?|cpp|cc|c|h|hpp)(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal )?error\b|^ninja: (?:error|fatal|build stopped)"
     r"|^collect2: error|^clang\S*: error|^\S*/ld: cannot find|: error: (?:LLVM|operation|'tt|'ttg|failed to legalize)"
 )
 #: Said by good launches, too: it explains a failure and proves none.
